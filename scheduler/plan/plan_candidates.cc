@@ -103,9 +103,19 @@ bool IsSensible(const PlanRequest& request, const BlockShape& block) {
   return slots < 2 * request.workload.requests();
 }
 
+bool MaySlice(const PlanRequest& request) {
+  const std::string& first = request.machines.front().machine;
+  const bool one_machine =
+      !first.empty() &&
+      std::all_of(request.machines.begin(), request.machines.end(),
+                  [&](const MachineProfile& m) { return m.machine == first; });
+  return request.refill && NumStages(request) > 1 && !one_machine;
+}
+
 int32_t SliceSteps(const PlanRequest& request) {
-  return StepsInFlight(request.refill && request.choices.slicing.value_or(true),
-                       NumStages(request));
+  return StepsInFlight(
+      MaySlice(request) && request.choices.slicing.value_or(true),
+      NumStages(request));
 }
 
 BlockShape SmallestBlock(const PlanRequest& request) {

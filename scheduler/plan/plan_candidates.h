@@ -65,8 +65,12 @@ std::vector<BlockShape> NeighboursOf(const PlanRequest& request,
 // Returns as many stages as there are machines, but no more than layers.
 int NumStages(const PlanRequest& request);
 
+// Whether there is a pipeline that slices might fill: stages of one machine
+// take turns anyway.
+bool MaySlice(const PlanRequest& request);
+
 // BlockShape::steps_in_flight of the candidates that are searched: with slices,
-// unless request.choices rules them out or there is no pipeline.
+// unless request.choices or MaySlice() rule them out.
 int32_t SliceSteps(const PlanRequest& request);
 
 // kResourceExhausted that says what FindShortage() found.

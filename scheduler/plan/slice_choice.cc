@@ -123,7 +123,7 @@ std::vector<BlockShape> OtherSlicings(const PlanRequest& request,
                                       const Plan& plan,
                                       absl::Span<const StepShape> steps) {
   std::vector<BlockShape> others;
-  if (!request.refill || plan.stages.size() < 2) return others;
+  if (!MaySlice(request) || plan.stages.size() < 2) return others;
   const PolicyChoices& choices = request.choices;
   if (plan.block.steps_in_flight > 0 && !choices.slicing.value_or(false)) {
     BlockShape whole = plan.block;

@@ -13,7 +13,7 @@ namespace sluice {
 // block without slices, and with slices as TeraPipe's dynamic programme
 // (BestSlicing) has them for the plan's slowest stage, if these differ. Shapes
 // that request.choices rules out, or that cannot run, are left out. None for
-// one stage or without refill.
+// one stage, one machine or without refill.
 //
 // The programme's lengths become a block's max_step_tokens and slice_context:
 // the longest slice at the beginning of a prompt, and at the end of the longest

@@ -200,6 +200,28 @@ def test_the_commands_plan_and_run_carries_it_out():
         check_command(files, answers_without_plan())
 
 
+def test_a_plan_says_how_it_cuts_prompts():
+    with Files() as files:
+        profiles = [files.write(f"{m}.json", {**PROFILE, "machine": m}) for m in ("a", "b", "c")]
+
+        def made(*flags):
+            out = files.path("plan.json")
+            text = harness.sluice("plan", "--model", LLAMA, *FP32, "--lengths", "500:2:2",
+                                  *(x for path in profiles for x in ("--profile", path)),
+                                  "-o", out, *flags).stdout
+            with open(out) as f:
+                return text, json.load(f)
+        # Two prompts keep three stages busy only in slices.
+        text, best = made()
+        assert "prompts are cut into slices that follow each other" in text, text
+        assert best["slicing"] in text, best
+        assert "slicing=on" in best["stages"][0]["policy"], best
+        text, whole = made("--policy", "slicing=off")
+        assert "slices" not in text and "slicing" not in whole, text
+        assert "slicing=off" in whole["stages"][0]["policy"], whole
+        assert whole["predicted"]["seconds"] > best["predicted"]["seconds"]
+
+
 def test_copies_of_a_profile_are_one_machine():
     with Files() as files:
         first, copy, other = (files.write(f"{name}.json", {**PROFILE, "machine": machine})

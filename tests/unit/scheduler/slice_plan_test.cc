@@ -105,6 +105,10 @@ TEST(SlicePlanTest, OneStageHasNoneAndSaysNothing) {
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->block.steps_in_flight, 0);
   EXPECT_EQ(plan->slicing, "");
+  // Stages of one machine take turns.
+  request = EqualStages(2, 8e9, 0);
+  for (MachineProfile& machine : request.machines) machine.machine = "one";
+  EXPECT_EQ(PlanWith(request, std::nullopt)->block.steps_in_flight, 0);
   request = EqualStages(2, 8e9, 0);
   request.refill = false;
   EXPECT_EQ(PlanWith(request, std::nullopt)->block.steps_in_flight, 0);
