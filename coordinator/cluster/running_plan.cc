@@ -88,6 +88,7 @@ void RunningPlan::OnLoadProgress(WorkerId id,
     return;
   }
   const uint64_t before = stage.load.done();
+  stage.fetching = progress.fetching();
   stage.load.Observe(options_.clock->Monotonic(), progress.bytes_done(),
                      progress.bytes_total());
   if (stage.load.done() != before) stage.pace.Moved();
@@ -486,6 +487,7 @@ v1::CoordinatorMessage RunningPlan::Assignment(
   assign.set_max_model_len(options_.max_model_len);
   assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
   assign.set_num_blocks(blocks);
+  workers_->TellModel(stages[s].worker, &assign);
   return message;
 }
 
@@ -672,16 +674,18 @@ std::string RunningPlan::detail() const {
   uint64_t done = 0;
   double rate = 0;
   absl::Duration left;
+  bool fetching = false;
   for (WorkerId id : stages_) {
     const Stage& stage = members_.at(id);
+    fetching = fetching || (stage.fetching && !stage.ready);
     if (!stage.ready) {
       rate += stage.load.bytes_per_second();
       left = std::max(left, TimeLeft(stage.load));
     }
     done += static_cast<uint64_t>(stage.load.fraction() * 1000);
   }
-  return absl::StrCat("loading layers: ", done / (10 * stages_.size()), " %",
-                      RateText(rate, left),
+  return absl::StrCat(fetching ? "fetching weights: " : "loading layers: ",
+                      done / (10 * stages_.size()), " %", RateText(rate, left),
                       failed_before_.empty()
                           ? ""
                           : absl::StrCat(" (after: ", failed_before_, ")"));
