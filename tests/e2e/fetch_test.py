@@ -15,6 +15,7 @@ import urllib.request
 
 import harness
 from disk_faults_test import Disk, in_own_mounts
+from offload_test import images, policy
 
 PIECE = 1 << 20
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
@@ -346,6 +347,24 @@ def test_a_damaged_cache_is_mended(directory):
         assert cluster.answer(lines) == expected
         assert fetched(fetcher) == PIECE, fetched(fetcher)
         assert "piece 7 is damaged" in fetcher.log()
+
+
+def test_images_on_disk_are_those_of_whole_files(directory):
+    model = make_model(directory)
+    lines = harness.mixed_requests(8)
+    expected = harness.answers(harness.run(model, lines, "--dtype", "float32")[1])
+    disk = os.path.join(directory, "disk")
+    with Cluster(model, workers=1) as cluster:
+        cluster.coordinator_flags += policy("w=0/0/100")
+        cluster.start_coordinator()
+        cluster.start_fetcher("fetcher", "--disk-dir", disk)
+        assert cluster.answer(lines) == expected
+        made = images(disk)
+        assert made
+        cluster.workers.pop("fetcher").close()
+        cluster.start_worker("has-it", "--disk-dir", disk)
+        assert cluster.answer(lines) == expected
+        assert images(disk) == made
 
 
 def why_not(cluster):
