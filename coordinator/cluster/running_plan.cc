@@ -293,6 +293,7 @@ void RunningPlan::Follow(NextPlan next) {
     stage.preparing = true;
     stage.layers = stages[s].layers;
     stage.load.Start();
+    stage.fetching = false;
     stage.pace.Start();
     v1::CoordinatorMessage message =
         Assignment(preparation_->next, *links, epoch, s);
@@ -330,6 +331,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
   for (auto& [id, stage] : members_) {
     stage.load.Start();
     stage.pace.Start();
+    stage.fetching = false;
   }
   for (size_t s = 0; s < next.stages.size(); ++s) {
     const WorkerId id = next.stages[s].worker;
@@ -713,6 +715,12 @@ void RunningPlan::Describe(WorkerId id, v1::WorkerInfo* info) const {
   }
   info->set_stage(stage.stage);
   info->set_load_fraction(stage.load.fraction());
+  if (stage.fetching && (info->state() == v1::WORKER_STATE_LOADING ||
+                         info->state() == v1::WORKER_STATE_PREPARING)) {
+    info->set_detail(absl::StrCat(
+        "fetching weights: ", static_cast<int>(100 * stage.load.fraction()),
+        " %"));
+  }
   if (stage.stage < 0) return;
   info->set_layer_begin(stage.layers.begin);
   info->set_layer_end(stage.layers.end);

@@ -40,7 +40,7 @@ def without_weights(model, directory):
 
 def pieces_of(model, begin, end, num_layers):
     """The pieces that layers [begin, end) need, as {file: {piece}}, and their bytes."""
-    needed, total = {}, 0
+    needed = {}
     for name in sorted(os.listdir(model)):
         if not name.endswith(".safetensors"):
             continue
@@ -56,9 +56,12 @@ def pieces_of(model, begin, end, num_layers):
             if tensor != "__metadata__" and wanted:
                 extents.append(tuple(8 + length + x for x in entry["data_offsets"]))
         needed[name] = {i for b, e in extents for i in range(b // PIECE, -(-e // PIECE))}
-        size = os.path.getsize(path)
-        total += sum(min(PIECE, size - i * PIECE) for i in needed[name])
-    return needed, total
+    return needed, bytes_of(model, needed)
+
+
+def bytes_of(model, pieces):
+    return sum(min(PIECE, os.path.getsize(os.path.join(model, name)) - i * PIECE)
+               for name, numbers in pieces.items() for i in numbers)
 
 
 def weight_bytes(model):
@@ -196,12 +199,34 @@ def test_only_its_layers_cross_the_wire(directory):
             assert needed < 0.65 * weight_bytes(model), (needed, weight_bytes(model))
         served = scrape(cluster.metrics_url)["sluice_weights_served_bytes_total"]
         assert served == fetched(first) + fetched(second)
-        # A worker that comes again finds all that it needs.
+        # A worker that comes again finds what it had.
+        [(name, had)] = pieces_of(model, *cluster.layers("w1"), LAYERS)[0].items()
         cluster.workers.pop("w1").close()
         again = cluster.start_fetcher("w1")
         assert cluster.answer(lines) == expected
-        new = sum(len(p) for p in pieces_of(model, *cluster.layers("w1"), LAYERS)[0].values())
-        assert fetched(again) == 0 or cluster.layers("w1")[0] != 0, (fetched(again), new)
+        now = pieces_of(model, *cluster.layers("w1"), LAYERS)[0][name]
+        assert fetched(again) == bytes_of(model, {name: now - had})
+
+
+def test_a_worker_with_an_empty_disk_joins_a_running_job(directory):
+    model = make_model(directory)
+    lines = harness.mixed_requests(max(60, 240 // harness.SLOW), max_tokens=64)
+    expected = harness.answers(harness.run(model, lines, "--dtype", "float32")[1])
+    with Cluster(model, workers=1) as cluster:
+        cluster.start_coordinator()
+        cluster.start_worker("has-it")
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        harness.wait_for(lambda: cluster.status(job)["request_counts"]["completed"] > 0,
+                         "the first answer")
+        fetcher = cluster.start_fetcher("fetcher")
+        harness.wait_for(lambda: [w for w in states(cluster) if w["name"] == "fetcher"
+                                  and w["state"] == "ready"], "the worker to join")
+        _, needed = pieces_of(model, *cluster.layers("fetcher"), LAYERS)
+        assert fetched(fetcher) == needed < 0.65 * weight_bytes(model)
+        assert cluster.wait_for_end(job)["status"] == "completed"
+        assert harness.answers(cluster.results(job)) == expected
 
 
 def test_shards_and_peers(directory):
@@ -273,6 +298,22 @@ def test_a_cut_transfer_goes_on_where_it_was(directory):
         count = sum(len(p) for p in needed.values())
         assert count - had == cluster.present() - had
         assert fetched(fetcher) == total - had * PIECE, (fetched(fetcher), total, had)
+        proxy.close()
+
+
+def test_a_worker_that_fetches_ends_when_it_is_told_to(directory):
+    model = make_model(directory)
+    with Cluster(without_weights(model, directory), workers=2) as cluster:
+        cluster.start_coordinator()
+        proxy = through_a_proxy(cluster, model)
+        proxy.allow(3 * PIECE)
+        cluster.start_fetcher("fetcher")
+        harness.wait_for(lambda: proxy.left <= 0 and cluster.present() > 0, "some pieces")
+        harness.wait_for(
+            lambda: re.search(r"fetching weights: [1-9]\d? %", cluster.sluice("cluster").stdout),
+            "the progress")
+        cluster.workers.pop("fetcher").close()
+        proxy.allow(0, cut=True)
         proxy.close()
 
 

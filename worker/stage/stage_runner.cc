@@ -486,7 +486,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();
   const auto report = [&](uint64_t done, uint64_t total, bool fetching) {
-    marks_.Add();
+    if (!fetching) marks_.Add();  // what is fetched adds its own
     const absl::Duration now = options_.clock->Monotonic();
     if (done < total &&
         now - reported < absl::Seconds(kProgressIntervalSeconds)) {

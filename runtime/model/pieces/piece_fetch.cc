@@ -176,10 +176,7 @@ class Fetch {
       done = done_;
       total = total_;
     }
-    if (!options_.progress || (done == told_ && total == told_total_)) return;
-    told_ = done;
-    told_total_ = total;
-    options_.progress(done, total);
+    if (options_.progress && total > 0) options_.progress(done, total);
   }
 
   void FailLocked(const absl::Status& status)
@@ -407,8 +404,6 @@ class Fetch {
   // When patience with sources that fail ends, none being of use.
   Deadline give_up_ ABSL_GUARDED_BY(mu_) = Deadline::Never();
   absl::Status error_ ABSL_GUARDED_BY(mu_);
-  uint64_t told_ = 0;  // used by Report()
-  uint64_t told_total_ = 0;
 };
 
 }  // namespace

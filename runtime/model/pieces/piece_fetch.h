@@ -29,7 +29,8 @@ struct FetchOptions {
   // cannot give now.
   size_t num_full = SIZE_MAX;
   int threads = 4;  // each with a call of its own
-  // Called now and then with the bytes fetched so far and those to fetch.
+  // Called all the time, also when nothing comes, with the bytes fetched so far
+  // and those to fetch.
   std::function<void(uint64_t done, uint64_t total)> progress;
   WorkMarks* marks = nullptr;  // a mark for each piece; may be null
   // Ends the fetch with kCancelled when it becomes true; may be null.
