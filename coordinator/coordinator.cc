@@ -17,10 +17,12 @@
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/planning/policy_choices.h"
+#include "proto/weights_service.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "runtime/model/checkpoint/model_digests.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/model/model_path.h"
+#include "runtime/model/pieces/model_shelf.h"
 #include "runtime/text/chat_template.h"
 #include "runtime/text/tokenizer/dummy_tokenizer.h"
 #include "scheduler/cost/model_sizes.h"
@@ -168,6 +170,10 @@ std::string Coordinator::policy_text() const { return PolicyText(*policy_); }
 
 grpc::Service* Coordinator::worker_service() { return workers_->service(); }
 
+grpc::Service* Coordinator::weights_service() {
+  return weights_ == nullptr ? nullptr : weights_->service();
+}
+
 bool Coordinator::ready() const { return dispatcher_->ready(); }
 
 absl::StatusOr<std::map<std::string, std::string>> Coordinator::Facts() {
@@ -273,6 +279,11 @@ absl::Status Coordinator::OpenModel() {
           ContentCheck::Start({.model = model_,
                                .dummy_weights = options_.dummy_weights,
                                .cache_file = options_.hash_cache}));
+    }
+    if (content_ != nullptr && !options_.dummy_weights) {
+      shelf_ = std::make_unique<ModelShelf>(options_.model_dir, content_.get());
+      weights_ = WeightsServer::Create(shelf_.get(),
+                                       WeightBytesServed(options_.metrics, ""));
     }
   } else if (!absl::IsNotFound(fingerprint.status())) {
     return fingerprint.status();
@@ -420,6 +431,7 @@ absl::Status Coordinator::StartDispatcher() {
     SLUICE_ASSIGN_OR_RETURN(dispatch.planning, Planning());
   }
   members.model_fingerprint = fingerprint_;
+  members.model_config = model_->config();
   if (content_ != nullptr) {
     members.model.own = [c = content_.get()] { return c->state(); };
     members.model.own_dir = options_.model_dir.string();

@@ -29,6 +29,8 @@ class ContentCheck;
 class Dispatcher;
 class JobManager;
 class ModelDir;
+class ModelShelf;
+class WeightsServer;
 class WorkerAttachService;
 struct DecoderSpec;
 
@@ -111,6 +113,8 @@ class Coordinator {
   // WorkerService, to be registered with a server. Owned by the coordinator,
   // which must outlive the server's Shutdown.
   grpc::Service* worker_service();
+  // WeightsService, likewise; null if the coordinator has no weights.
+  grpc::Service* weights_service();
 
   // True when a plan is loaded and jobs can run.
   bool ready() const;
@@ -139,6 +143,8 @@ class Coordinator {
   std::unique_ptr<MetricsRegistry> null_metrics_;
   std::shared_ptr<const ModelDir> model_;
   std::unique_ptr<ContentCheck> content_;  // null: not compared
+  std::unique_ptr<ModelShelf> shelf_;      // null: no weights here
+  std::unique_ptr<WeightsServer> weights_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string no_chat_template_;  // error of an unusable template

@@ -27,7 +27,7 @@ namespace {
 // The interval at which /readyz learns whether jobs can run.
 constexpr timespec kTick = {0, 200'000'000};
 // The threads at start on a machine of few cores.
-constexpr int kThreads = 34;
+constexpr int kThreads = 37;
 constexpr size_t kAddressBytes = size_t{256} << 20;
 
 struct Flags {

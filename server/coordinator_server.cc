@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "common/status_macros.h"
 
@@ -28,11 +29,15 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const JobServiceImpl::Options& options) {
   std::unique_ptr<CoordinatorServer> self(
       new CoordinatorServer(coordinator, options));
+  std::vector<grpc::Service*> services = {&self->job_service_,
+                                          &self->cluster_service_,
+                                          coordinator->worker_service()};
+  if (grpc::Service* const weights = coordinator->weights_service()) {
+    services.push_back(weights);
+  }
   SLUICE_ASSIGN_OR_RETURN(
-      self->server_, StartServer(ServerKind::kCoordinator, address,
-                                 {&self->job_service_, &self->cluster_service_,
-                                  coordinator->worker_service()},
-                                 &self->port_));
+      self->server_,
+      StartServer(ServerKind::kCoordinator, address, services, &self->port_));
   auto* const health = self->server_->GetHealthCheckService();
   health->SetServingStatus(v1::JobService::service_full_name(), true);
   health->SetServingStatus(v1::ClusterService::service_full_name(), true);

@@ -319,7 +319,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
           session->Send(std::move(message));
         });
     absl::StatusOr<AssignedStage> assignment =
-        ParseAssignedStage(proto, options_.num_layers, reporter);
+        ParseAssignedStage(proto, options_.num_layers, reporter,
+                           options_.identity.fetches_model());
     if (assignment.ok()) {
       options_.runner->Assign(*std::move(assignment));
     } else {

@@ -25,7 +25,9 @@ class CoordinatorClient {
     v1::Register identity;  // all but the model's content
     // Contents of the worker's copy of the model; null: they are not told.
     ContentCheck* content = nullptr;
-    int32_t num_layers = 0;  // of the model
+    // Layers of the model; 0: it comes with each assignment, which says so in
+    // `identity`.
+    int32_t num_layers = 0;
     // These carry out the coordinator's instructions, on the client's thread:
     // they must not wait. When the stream ends, both stop.
     StageRunner* runner = nullptr;

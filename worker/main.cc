@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
+#include "common/host/user_cache.h"
 #include "common/machine_flags.h"
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
@@ -40,7 +41,7 @@ namespace sluice {
 namespace {
 
 // Threads beside the compute threads.
-constexpr int kThreads = 24;
+constexpr int kThreads = 32;
 constexpr size_t kAddressBytes = size_t{128} << 20;
 // The interval at which grpc.health.v1 learns whether the worker is ready.
 constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
@@ -50,7 +51,7 @@ struct Flags {
   LinkSetup links;
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
               advertise, name, log_level = "info", load_format = "auto", trace,
-              profile, link = "auto";
+              profile, link = "auto", cache_dir, cache_space;
   int port = kLinkPort, metrics_port = kWorkerMetricsPort;
   bool no_profile = false;
   // Of --all; and how its processes are told what part they are: "numa0/2".
@@ -64,8 +65,10 @@ void AddFlags(CLI::App& app, Flags& f) {
   AddCoordinatorAddress(&app, &f.coordinator)
       ->check(Utf8Text())
       ->group(kMainGroup);
-  app.add_option("--model", f.model, "model directory, with weights")
-      ->required()
+  app.add_option("--model", f.model,
+                 "model directory, with weights; default: what is needed of "
+                 "the cluster's model is fetched from the coordinator or "
+                 "other workers")
       ->group(kMainGroup)
       ->type_name("DIR")
       ->envname("SLUICE_MODEL");
@@ -107,6 +110,15 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--disk-space", machine.disk_space,
                  "hard budget on disk, as 100GiB; default: 90 % of what is "
                  "free or holds weights already");
+  app.add_option("--cache-dir", f.cache_dir,
+                 "without --model: where fetched parts of models are kept; "
+                 "default: models in ~/.cache/sluice; workers may share it")
+      ->type_name("DIR");
+  app.add_option("--cache-space", f.cache_space,
+                 "most disk space of --cache-dir, as 100GiB; models unused "
+                 "for longest go first; default: 90 % of what is free or "
+                 "held by it already")
+      ->type_name("SIZE");
   AddLoadFormat(&app, &f.load_format);
   auto* profile =
       app.add_option("--profile", f.profile,
@@ -146,6 +158,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
+      "  sluice-worker --coordinator head:7070 --host 0.0.0.0\n"
       "  sluice-worker --model ./llama --coordinator head:7070 "
       "--host 0.0.0.0 --host-memory 48GiB\n"
       "  sluice-worker --model ./llama --coordinator head:7070 "
@@ -222,12 +235,36 @@ absl::Status MakePart(const Flags& f, MachineProfile* profile) {
   return absl::OkStatus();
 }
 
+// Reads the flags of the model, or of the cache for one.
+absl::Status ReadModel(const Flags& f, Worker::Options* options) {
+  options->model_dir = f.model;
+  if (!f.model.empty()) {
+    if (!f.cache_dir.empty() || !f.cache_space.empty()) {
+      return absl::InvalidArgumentError(
+          "--cache-dir and --cache-space are for workers without --model");
+    }
+    return ModelDir::Open(options->model_dir).status();
+  }
+  const std::string cache = UserCacheDir();
+  if (f.cache_dir.empty() && cache.empty()) {
+    return absl::InvalidArgumentError(
+        "without --model, this worker needs a --cache-dir for the parts of a "
+        "model that it fetches: the user's cache directory is not known");
+  }
+  options->cache.dir =
+      f.cache_dir.empty() ? absl::StrCat(cache, "/models") : f.cache_dir;
+  if (f.cache_space.empty()) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(
+      options->cache.max_bytes,
+      Annotate(ParseByteSize(f.cache_space), "--cache-space"));
+  return absl::OkStatus();
+}
+
 // Reads all flags but the metrics' and the trace's. Makes the disk directory.
 absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   Worker::Options options;
   options.name =
       f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
-  options.model_dir = f.model;
   options.coordinator_address =
       WithDefaultPort(f.coordinator, kCoordinatorPort);
   options.channels = TcpChannels();
@@ -240,10 +277,10 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
       !cache.empty()) {
     options.hash_cache = cache + "/content-hashes";
   }
+  SLUICE_RETURN_IF_ERROR(ReadModel(f, &options));
   SLUICE_RETURN_IF_ERROR(options.Validate());
   SLUICE_RETURN_IF_ERROR(
       OpenPayloads(options.links, options.machine.device).status());
-  SLUICE_RETURN_IF_ERROR(ModelDir::Open(options.model_dir).status());
   SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
   if (f.profile.empty()) return options;
   SLUICE_ASSIGN_OR_RETURN(
@@ -265,7 +302,8 @@ absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
 
 absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
                                                        Worker& worker) {
-  auto server = LinkServer::Start(f.host, f.port, worker.link_service());
+  auto server = LinkServer::Start(f.host, f.port, worker.link_service(),
+                                  worker.weights_service());
   if (!server.ok()) {
     return absl::Status(
         server.status().code(),
@@ -273,7 +311,7 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
                      "; several workers on a machine need ports of their own: "
                      "--port 0 and --metrics-port 0 take any free ones"));
   }
-  WarnIfOpen(f.host, "feed this worker activations");
+  WarnIfOpen(f.host, "feed this worker activations and read weights");
   return server;
 }
 

@@ -14,6 +14,7 @@
 #include "runtime/exec/stage_loader.h"
 #include "runtime/exec/weights/packed_store.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/pieces/model_shelf.h"
 #include "runtime/profile/machine_facts.h"
 #include "worker/coordinator_client.h"
 #include "worker/machine_share.h"
@@ -32,7 +33,10 @@ absl::Status Worker::Options::Validate() const {
     return InvalidArgument("worker: ", what...);
   };
   if (name.empty()) return wrong("name is empty");
-  if (model_dir.empty()) return wrong("no model directory");
+  if (model_dir.empty() && cache.dir.empty()) {
+    return wrong(
+        "no --model directory, and no --cache-dir for a model to be fetched");
+  }
   if (coordinator_address.empty()) return wrong("no coordinator address");
   if (machine.host_memory_bytes == 0) return wrong("no host memory");
   const bool has_memory = machine.device.has_memory();
@@ -68,6 +72,31 @@ absl::Status Worker::Options::Validate() const {
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   SLUICE_RETURN_IF_ERROR(CheckDevice(options.machine.device));
   SLUICE_RETURN_IF_ERROR(options.Validate());
+  Model model;
+  if (options.model_dir.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        model.fetcher, ModelFetcher::Create(
+                           {.cache = options.cache,
+                            .coordinator_address = options.coordinator_address,
+                            .channels = options.channels,
+                            .dummy_weights = options.dummy_weights}));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(model, OpenModel(options));
+  }
+  SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
+  if (!options.machine.disk_dir.empty()) {
+    PackedStore::RemoveOrphans(options.machine.disk_dir);
+  }
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
+                          OpenPayloads(options.links, options.machine.device));
+  if (payloads != nullptr) {
+    LogInfo("links may go by ", payloads->name());
+  }
+  return std::make_unique<Worker>(std::move(options), std::move(model),
+                                  std::move(payloads));
+}
+
+absl::StatusOr<Worker::Model> Worker::OpenModel(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(options.model_dir));
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
@@ -78,10 +107,6 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
                            .dummy_weights = options.dummy_weights,
                            .hash = options.hash_model,
                            .cache_file = options.hash_cache}));
-  SLUICE_RETURN_IF_ERROR(PrepareDisk(&options.machine));
-  if (!options.machine.disk_dir.empty()) {
-    PackedStore::RemoveOrphans(options.machine.disk_dir);
-  }
   model.hidden_size = dir->spec().hidden_size;
   model.num_layers = dir->spec().num_layers;
   model.loader = [dir, content = model.content](
@@ -96,13 +121,12 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
     SLUICE_RETURN_IF_ERROR(content->Verify());
     return executor;
   };
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
-                          OpenPayloads(options.links, options.machine.device));
-  if (payloads != nullptr) {
-    LogInfo("links may go by ", payloads->name());
-  }
-  return std::make_unique<Worker>(std::move(options), std::move(model),
-                                  std::move(payloads));
+  return model;
+}
+
+PieceShelf* Worker::ServedFiles() {
+  return fetcher_ != nullptr ? static_cast<PieceShelf*>(fetcher_.get())
+                             : shelf_.get();
 }
 
 StageRunner::Options Worker::RunnerOptions(Model model,
@@ -113,6 +137,15 @@ StageRunner::Options Worker::RunnerOptions(Model model,
     runner.content = [this] { return content_->state().content; };
   }
   runner.hidden_size = model.hidden_size;
+  if (fetcher_ != nullptr) {
+    runner.model_loader = [this](const AssignedModel& assigned,
+                                 const StageOptions& stage,
+                                 const StageExecutor::Progress& fetching,
+                                 const StageExecutor::Progress& progress,
+                                 const std::atomic<bool>* cancelled) {
+      return fetcher_->Load(assigned, stage, fetching, progress, cancelled);
+    };
+  }
   runner.resources = resources_;
   runner.links = &links_;
   runner.payloads = payloads;
@@ -130,11 +163,20 @@ Worker::Worker(Options options, Model model,
     : options_(std::move(options)),
       num_layers_(model.num_layers),
       content_(std::move(model.content)),
+      fetcher_(std::move(model.fetcher)),
       null_metrics_(options_.metrics == nullptr ? CreateNullMetrics()
                                                 : nullptr),
       metrics_(
           options_.metrics != nullptr ? options_.metrics : null_metrics_.get(),
           options_.name),
+      shelf_(content_ == nullptr || !options_.hash_model
+                 ? nullptr
+                 : std::make_unique<ModelShelf>(options_.model_dir,
+                                                content_.get())),
+      weights_(
+          ServedFiles() == nullptr
+              ? nullptr
+              : WeightsServer::Create(ServedFiles(), metrics_.weights_served)),
       device_budget_(Tier::kDevice, options_.machine.device_memory_bytes),
       host_budget_(Tier::kHost, options_.machine.host_memory_bytes),
       disk_budget_(Tier::kDisk, options_.machine.disk_bytes),
@@ -158,6 +200,7 @@ Worker::Worker(Options options, Model model,
       survey_(&probes_, kSurveySeconds),
       payloads_(std::move(payloads)),
       gauges_([this] { SetGauges(); }, kGaugeInterval) {
+  if (fetcher_ != nullptr) fetcher_->Count(metrics_.fetched);
   if (!options_.link_address.empty()) Announce(options_.link_address);
 }
 
@@ -185,7 +228,10 @@ void Worker::Announce(const std::string& link_address) {
                                             : DescribeCpu()));
   identity.set_version(BuildVersion());
   identity.set_metrics_address(EscapeInvalidUtf8(options_.metrics_address));
-  identity.set_model_dir(EscapeInvalidUtf8(options_.model_dir.string()));
+  identity.set_model_dir(EscapeInvalidUtf8(
+      (fetcher_ != nullptr ? options_.cache.dir : options_.model_dir)
+          .string()));
+  identity.set_fetches_model(fetcher_ != nullptr);
   if (profile_ != nullptr) {
     MachineProfile profile = *profile_;
     profile.name = options_.name;

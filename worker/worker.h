@@ -14,8 +14,10 @@
 #include "common/threads/mutex.h"
 #include "common/threads/regular_update.h"
 #include "common/threads/thread.h"
+#include "proto/weights_service.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/model/checkpoint/content_check.h"
+#include "runtime/model/pieces/model_cache.h"
 #include "runtime/profile/profiler.h"
 #include "worker/channel_factory.h"
 #include "worker/link/grpc_link_factory.h"
@@ -23,6 +25,7 @@
 #include "worker/probe/link_survey.h"
 #include "worker/runtime_report.h"
 #include "worker/stage/stage_runner.h"
+#include "worker/weights/model_fetcher.h"
 #include "worker/worker_metrics.h"
 
 namespace grpc {
@@ -41,7 +44,10 @@ class Worker {
  public:
   struct Options {
     std::string name;  // unique among live workers
+    // "": the worker has no copy of the model, and fetches what it is assigned
+    // into `cache`.
     std::filesystem::path model_dir;
+    ModelCache::Options cache;
     std::string coordinator_address;
     // The address of link_service(). If "", as when the server's port is not
     // known yet, the worker attaches only after Announce().
@@ -78,6 +84,8 @@ class Worker {
     int64_t hidden_size = 0;
     int32_t num_layers = 0;
     StageLoader loader;
+    // If set, the model comes with each assignment, and the others are not.
+    std::unique_ptr<ModelFetcher> fetcher;
   };
 
   // Opens the model directory (its errors are returned) and starts to attach.
@@ -92,6 +100,11 @@ class Worker {
   // LinkService, to be registered with this worker's server. Owned by the
   // worker, which must outlive the server's Shutdown.
   grpc::Service* link_service() { return runner_.link_service(); }
+
+  // WeightsService, likewise; null if there is nothing to serve.
+  grpc::Service* weights_service() {
+    return weights_ == nullptr ? nullptr : weights_->service();
+  }
 
   // Sets the address of link_service(), and starts to attach. No effect if the
   // options have an address.
@@ -116,6 +129,9 @@ class Worker {
   void Shutdown();
 
  private:
+  static absl::StatusOr<Model> OpenModel(const Options& options);
+  // What this worker serves to others; null: nothing.
+  PieceShelf* ServedFiles();
   StageRunner::Options RunnerOptions(Model model, PayloadTransport* payloads);
   void OnDeviceLoss(const absl::Status& why);
   void Leave();
@@ -124,8 +140,11 @@ class Worker {
   const Options options_;
   const int32_t num_layers_;
   const std::shared_ptr<ContentCheck> content_;
+  const std::unique_ptr<ModelFetcher> fetcher_;
   const std::unique_ptr<MetricsRegistry> null_metrics_;
   const WorkerMetrics metrics_;
+  const std::unique_ptr<PieceShelf> shelf_;  // of the worker's own copy
+  const std::unique_ptr<WeightsServer> weights_;
   MemoryBudget device_budget_;
   MemoryBudget host_budget_;
   MemoryBudget disk_budget_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/metrics/metric_buckets.h"
+#include "proto/weights_service.h"
 
 namespace sluice {
 namespace {
@@ -78,6 +79,17 @@ WorkerMetrics::WorkerMetrics(MetricsRegistry* metrics, const std::string& name)
   };
   link_bytes_sent = link_bytes("sent");
   link_bytes_received = link_bytes("received");
+  const auto fetched_from = [&](const char* source) {
+    return counter("sluice_weights_fetched_bytes_total",
+                   "Bytes of weight files fetched, and found right",
+                   {{"source", source}});
+  };
+  fetched.from_coordinator = fetched_from("coordinator");
+  fetched.from_peers = fetched_from("worker");
+  fetched.refused_pieces =
+      counter("sluice_weights_refused_pieces_total",
+              "Pieces of weight files that came corrupted");
+  weights_served = WeightBytesServed(metrics, name);
   steps = counter("sluice_worker_steps_total", "Steps computed");
   const auto tokens = [&](const char* phase) {
     return counter("sluice_worker_tokens_total",

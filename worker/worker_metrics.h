@@ -13,6 +13,13 @@
 
 namespace sluice {
 
+// What a worker without a copy of the model counts; null: it is not counted.
+struct FetchCounters {
+  Counter* from_coordinator = nullptr;  // bytes written
+  Counter* from_peers = nullptr;
+  Counter* refused_pieces = nullptr;
+};
+
 // A worker's metrics. Thread-safe.
 struct WorkerMetrics {
   // `registry` must outlive this struct.
@@ -41,6 +48,8 @@ struct WorkerMetrics {
   const std::string worker;
   Counter* link_bytes_sent;
   Counter* link_bytes_received;
+  FetchCounters fetched;
+  Counter* weights_served;
   Counter* steps;
   Counter* prefill_tokens;
   Counter* decode_tokens;

@@ -38,6 +38,7 @@ struct ClusterOptions {
   std::vector<Plan> fixed_plans;
   std::string model_fingerprint;  // "": the first worker's counts
   ModelIdentity::Options model;   // which content of the files counts
+  std::string model_config;       // config.json, for workers that fetch it
   // Link addresses with names are looked up when a worker registers.
   bool look_up_names = false;
   LogLevel failure_level = LogLevel::kWarning;  // as in Coordinator::Options

@@ -535,6 +535,9 @@ void Membership::DescribeWorker(WorkerId id, const AttachedWorker& worker,
     info->set_load_fraction(worker.hashed_share());
     info->set_detail(absl::StrFormat("checking its weights: %.0f %%",
                                      100 * worker.hashed_share()));
+    if (said.fetches_model()) {
+      info->set_detail("waits until it is known which model counts");
+    }
   }
 }
 

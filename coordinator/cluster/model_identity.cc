@@ -18,6 +18,11 @@ static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) +
                   kMaxProfileBytes + 12 * kMaxWorkerTextBytes <
               kMaxRequestBytes);
 
+// So does what a worker that fetches the model is told, with its config.json.
+static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) + (16 << 20) +
+                  1024 * kMaxWorkerTextBytes <
+              kMaxInstructionBytes);
+
 absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
                      absl::string_view difference, absl::string_view remedy) {
   return FailedPrecondition("worker '", copy.worker, "' has another model in ",
@@ -83,6 +88,35 @@ absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
   }
   if (copy.content.known()) return absl::OkStatus();
   return absl::UnavailableError("the model's files are being compared");
+}
+
+std::optional<ModelContent> ModelIdentity::Counting(const Copy* first) const {
+  std::optional<ModelContent> own;
+  bool has_own = false;
+  if (options_.own) {
+    const ContentCheck::State state = options_.own();
+    has_own = state.error.ok();
+    if (state.known()) own = state.content;
+  }
+  std::optional<ModelContent> its;
+  if (first != nullptr && first->content.known()) its = first->content;
+  if (options_.jobs_begun && options_.jobs_begun()) {
+    const ModelContent& begun = running_ ? *running_ : options_.begun;
+    // Hashes that an earlier version stored are of no use for a fetch.
+    for (const std::optional<ModelContent>& copy : {own, its}) {
+      if (begun.known() && copy && DifferenceOf(*copy, begun).empty()) {
+        return copy;
+      }
+    }
+    if (begun.known()) return begun;
+  }
+  return has_own ? own : its;
+}
+
+bool ModelIdentity::HasOwn(const ModelContent& content) const {
+  if (!options_.own) return false;
+  const ContentCheck::State own = options_.own();
+  return own.known() && own.content == content;
 }
 
 bool ModelIdentity::Begin(const ModelContent& content) {

@@ -47,6 +47,13 @@ class ModelIdentity {
   // were OK must then be checked again, without `first`.
   absl::Status Check(const Copy& copy, const Copy* first) const;
 
+  // Returns the copy that counts, once it is known; `first` as in Check.
+  std::optional<ModelContent> Counting(const Copy* first) const;
+  // Whether the coordinator has a copy.
+  bool has_own() const { return options_.own != nullptr; }
+  // Whether the coordinator has this copy.
+  bool HasOwn(const ModelContent& content) const;
+
   // Called when steps are computed from now on with `content`, which was
   // checked. Returns true if it is new and must be stored with the jobs.
   bool Begin(const ModelContent& content);

@@ -113,6 +113,7 @@ void RunningPlan::OnLoadProgress(WorkerId id,
     return;
   }
   const uint64_t before = stage.load.done();
+  stage.fetching = progress.fetching();
   stage.load.Observe(options_.clock->Monotonic(), progress.bytes_done(),
                      progress.bytes_total());
   if (stage.load.done() != before) stage.pace.Moved();
@@ -321,6 +322,7 @@ void RunningPlan::Follow(NextPlan next) {
     stage.preparing = true;
     stage.layers = stages[s].layers;
     stage.load.Start();
+    stage.fetching = false;
     stage.pace.Start();
     v1::CoordinatorMessage message =
         Assignment(preparation_->next, *links, epoch, s);
@@ -359,6 +361,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
   for (auto& [id, stage] : members_) {
     stage.load.Start();
     stage.pace.Start();
+    stage.fetching = false;
   }
   for (size_t s = 0; s < next.stages.size(); ++s) {
     const WorkerId id = next.stages[s].worker;
@@ -521,6 +524,7 @@ v1::CoordinatorMessage RunningPlan::Assignment(
   }
   assign.set_max_sequences(blocks * policy.gbs * policy.num_microbatches);
   assign.set_num_blocks(blocks);
+  workers_->TellModel(stages[s].worker, &assign);
   return message;
 }
 
@@ -707,16 +711,18 @@ std::string RunningPlan::detail() const {
   uint64_t done = 0;
   double rate = 0;
   absl::Duration left;
+  bool fetching = false;
   for (WorkerId id : stages_) {
     const Stage& stage = members_.at(id);
+    fetching = fetching || (stage.fetching && !stage.ready);
     if (!stage.ready) {
       rate += stage.load.bytes_per_second();
       left = std::max(left, TimeLeft(stage.load));
     }
     done += static_cast<uint64_t>(stage.load.fraction() * 1000);
   }
-  return absl::StrCat("loading layers: ", done / (10 * stages_.size()), " %",
-                      RateText(rate, left),
+  return absl::StrCat(fetching ? "fetching weights: " : "loading layers: ",
+                      done / (10 * stages_.size()), " %", RateText(rate, left),
                       failed_before_.empty()
                           ? ""
                           : absl::StrCat(" (after: ", failed_before_, ")"));
@@ -741,6 +747,12 @@ void RunningPlan::Describe(WorkerId id, v1::WorkerInfo* info) const {
   }
   info->set_stage(stage.stage);
   info->set_load_fraction(stage.load.fraction());
+  if (stage.fetching && (info->state() == v1::WORKER_STATE_LOADING ||
+                         info->state() == v1::WORKER_STATE_PREPARING)) {
+    info->set_detail(absl::StrCat(
+        "fetching weights: ", static_cast<int>(100 * stage.load.fraction()),
+        " %"));
+  }
   if (stage.stage < 0) return;
   info->set_layer_begin(stage.layers.begin);
   info->set_layer_end(stage.layers.end);

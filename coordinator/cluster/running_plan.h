@@ -158,6 +158,7 @@ class RunningPlan {
     int32_t page_tokens = 0;
     LoadRate load;
     Pace pace;               // of loading the stage
+    bool fetching = false;   // its load is that of the model's files
     bool preparing = false;  // loads a stage of `preparation_`
     bool prepared = false;   // has loaded it
     bool reaching = false;   // tests which links it can open

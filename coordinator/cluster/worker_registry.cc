@@ -14,6 +14,9 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMaxErrorBytes = 1024;
+constexpr absl::Duration kCompareInterval = absl::Seconds(1);
+// More workers with the model than these are not told to one that fetches it.
+constexpr int kMaxSources = 16;
 
 // A worker that returns with another address was restarted, and is tried again.
 std::string KeyOf(const v1::Register& info) {
@@ -131,11 +134,18 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
                                 other.info.name(), "' has ",
                                 other.info.version(), "; all must be the same");
     }
-    if (fingerprint.empty()) {
+    if (fingerprint.empty() && !other.info.fetches_model()) {
       fingerprint = other.info.model_fingerprint();
       whose = absl::StrCat("worker '", other.info.name(), "' in ",
                            other.info.model_dir());
     }
+  }
+  if (info.fetches_model()) {
+    if (info.model_fingerprint().empty() && !info.has_model_content()) {
+      return absl::OkStatus();
+    }
+    return InvalidArgument("worker '", info.name(),
+                           "' has a copy of the model and fetches it");
   }
   ModelContent content;
   SLUICE_RETURN_IF_ERROR(CheckContent(info, info.model_content(), &content));
@@ -270,13 +280,18 @@ absl::Status WorkerRegistry::CheckContent(const v1::Register& info,
 
 absl::Status WorkerRegistry::CompareModel(const v1::Register& info,
                                           const ModelContent& content) const {
+  const std::optional<ModelIdentity::Copy> first = FirstCopy();
+  return identity_.Check({info.name(), info.model_dir(), content},
+                         first ? &*first : nullptr);
+}
+
+std::optional<ModelIdentity::Copy> WorkerRegistry::FirstCopy() const {
   for (const auto& [id, other] : workers_) {
-    if (!other.same_model) continue;
-    const ModelIdentity::Copy first = {other.info.name(),
-                                       other.info.model_dir(), other.content};
-    return identity_.Check({info.name(), info.model_dir(), content}, &first);
+    if (!other.same_model || other.info.fetches_model()) continue;
+    return ModelIdentity::Copy{other.info.name(), other.info.model_dir(),
+                               other.content};
   }
-  return identity_.Check({info.name(), info.model_dir(), content}, nullptr);
+  return std::nullopt;
 }
 
 void WorkerRegistry::OnModelContent(WorkerId id, const v1::ModelContent& said) {
@@ -289,7 +304,10 @@ void WorkerRegistry::OnModelContent(WorkerId id, const v1::ModelContent& said) {
 void WorkerRegistry::CompareModels() {
   std::vector<WorkerId> waiting;
   for (const auto& [id, worker] : workers_) {
-    if (worker.registered && !worker.same_model) waiting.push_back(id);
+    if (worker.registered && !worker.same_model &&
+        !worker.info.fetches_model()) {
+      waiting.push_back(id);
+    }
   }
   for (const WorkerId id : waiting) {
     AttachedWorker& worker = at(id);
@@ -297,16 +315,80 @@ void WorkerRegistry::CompareModels() {
     if (absl::IsFailedPrecondition(status)) {
       Refuse(id, status);
     } else if (status.ok()) {
-      worker.same_model = joined_ = true;
-      Changed();
-      // All workers must be compared with the new copy.
-      for (auto& [other_id, other] : workers_) {
-        other.failure.clear();
-        other.nccl_failed = false;
-      }
+      Join(worker);
       // The former and the new copy must not be in one plan.
       DropFormerModel();
     }
+  }
+  CompareFetchers();
+}
+
+void WorkerRegistry::Join(AttachedWorker& worker) {
+  worker.same_model = joined_ = true;
+  fetchers_compared_at_ = -absl::InfiniteDuration();
+  Changed();
+  // All workers must be compared with the new copy.
+  for (auto& [id, other] : workers_) {
+    other.failure.clear();
+    other.nccl_failed = false;
+  }
+}
+
+void WorkerRegistry::CompareFetchers() {
+  const absl::Duration now = options_.clock->Monotonic();
+  const bool waits =
+      std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+        return worker.second.info.fetches_model() && !worker.second.same_model;
+      });
+  if (!waits && now < fetchers_compared_at_ + kCompareInterval) return;
+  fetchers_compared_at_ = now;
+  const std::optional<ModelIdentity::Copy> first = FirstCopy();
+  std::optional<ModelContent> counts;
+  bool asked = false;
+  for (auto& [id, worker] : workers_) {
+    if (!worker.registered || !worker.info.fetches_model()) continue;
+    if (!std::exchange(asked, true)) {
+      counts = identity_.Counting(first ? &*first : nullptr);
+    }
+    if (!counts) continue;
+    if (worker.same_model) {
+      if (DifferenceOf(worker.content, *counts).empty()) continue;
+      worker.same_model = false;
+      Doom(id, FailedPrecondition("worker '", worker.info.name(),
+                                  "' has fetched another model than the one ",
+                                  "that counts now"));
+    } else if (worker.content.files.empty()) {
+      worker.content = *counts;
+      Join(worker);
+    }
+  }
+}
+
+void WorkerRegistry::TellModel(WorkerId id, v1::AssignStage* assign) const {
+  const AttachedWorker& worker = at(id);
+  if (!worker.info.fetches_model()) return;
+  v1::ModelSource* const model = assign->mutable_model();
+  model->set_config(options_.model_config);
+  for (const ModelContent::File& file : worker.content.files) {
+    v1::ModelContent::File* const to = model->mutable_content()->add_files();
+    to->set_name(file.name);
+    to->set_bytes(file.bytes);
+    to->set_hash(file.hash);
+  }
+  model->set_coordinator(identity_.HasOwn(worker.content));
+  // Each worker begins with those behind it, so that all are asked.
+  auto it = workers_.upper_bound(id);
+  for (size_t i = 0; i < workers_.size(); ++i, ++it) {
+    if (it == workers_.end()) it = workers_.begin();
+    const AttachedWorker& other = it->second;
+    if (it->first == id || !other.same_model ||
+        !(other.content == worker.content)) {
+      continue;
+    }
+    auto* const sources = other.info.fetches_model() ? model->mutable_fetchers()
+                                                     : model->mutable_peers();
+    if (sources->size() == kMaxSources) continue;
+    *sources->Add() = other.info.link_address();
   }
 }
 
@@ -328,6 +410,13 @@ void WorkerRegistry::BeginModel(const ModelContent& content) {
 std::string WorkerRegistry::CheckingDetail() const {
   for (const auto& [id, worker] : workers_) {
     if (!worker.registered || worker.same_model) continue;
+    if (worker.info.fetches_model()) {
+      if (identity_.has_own()) {
+        return "; the coordinator is checking its weights";
+      }
+      return absl::StrCat("; worker '", worker.info.name(),
+                          "' waits for another one that has the model");
+    }
     if (worker.content.known()) {
       return "; the coordinator is checking its weights";
     }

@@ -114,6 +114,9 @@ class WorkerRegistry {
   std::vector<MachineProfile> Profiles(
       const std::vector<WorkerId>& workers) const;
 
+  // Says what a worker that fetches the model is to load, and from whom; does
+  // nothing for others.
+  void TellModel(WorkerId id, v1::AssignStage* assign) const;
   // Sets the copy of the model with which steps are computed from now on; a new
   // one is to be kept with the jobs.
   void BeginModel(const ModelContent& content);
@@ -156,6 +159,13 @@ class WorkerRegistry {
   absl::Status CompareModel(const v1::Register& info,
                             const ModelContent& content) const;
   void Changed();
+  // The copy of the first worker whose own one counts, if there is one.
+  std::optional<ModelIdentity::Copy> FirstCopy() const;
+  // Lets workers that fetch the model take part once it is known which one
+  // counts, and has those register anew for which that has changed.
+  void CompareFetchers();
+  // Called when plans may use a worker's copy.
+  void Join(AttachedWorker& worker);
   // Removes the worker at once.
   void Refuse(WorkerId id, const absl::Status& reason);
 
@@ -168,6 +178,7 @@ class WorkerRegistry {
   bool joined_ = false;
   absl::Duration changed_at_;
   int64_t changes_ = 0;
+  absl::Duration fetchers_compared_at_ = -absl::InfiniteDuration();
   LeftOut left_out_;
   LinkBlame link_blame_;
   AbsentWorkers absent_;

@@ -160,10 +160,14 @@ class Cluster:
             flags = ("--no-profile", *flags)  # measuring takes its time
         if "--host-memory" not in (*self.worker_flags, *flags):
             flags = ("--host-memory", "512MiB", *flags)
+        if "--port" not in flags:
+            flags = ("--port", "0", *flags)
+        if self.model:  # else it is fetched
+            flags = ("--model", self.model, *flags)
         self.workers[name] = Process(self.directory, name, [
-            *self.launcher, os.path.join(BIN, "sluice-worker"), "--model", self.model,
+            *self.launcher, os.path.join(BIN, "sluice-worker"),
             "--coordinator", f"127.0.0.1:{self.port}", "--name", name,
-            "--threads", str(self.worker_threads), "--port", "0", "--metrics-port", "0",
+            "--threads", str(self.worker_threads), "--metrics-port", "0",
             *self.worker_flags, *flags])
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)

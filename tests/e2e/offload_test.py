@@ -43,6 +43,8 @@ def left_over(disk):
     """Files that are no finished image and no memory of file hashes."""
     found = []
     for directory, _, names in os.walk(disk):
+        if os.path.basename(directory) == "content-hashes.pieces":
+            continue
         found += [os.path.join(directory, n) for n in names
                   if not n.endswith(".img") and not n.startswith("content-hashes")]
     return found

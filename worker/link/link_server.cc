@@ -4,6 +4,7 @@
 #include <grpcpp/server.h>
 
 #include <chrono>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
@@ -24,11 +25,14 @@ ChannelFactory TcpChannels() {
 }
 
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Start(
-    const std::string& host, int port, grpc::Service* link_service) {
+    const std::string& host, int port, grpc::Service* link_service,
+    grpc::Service* weights_service) {
   auto server = std::unique_ptr<LinkServer>(new LinkServer());
+  std::vector<grpc::Service*> services = {link_service};
+  if (weights_service != nullptr) services.push_back(weights_service);
   SLUICE_ASSIGN_OR_RETURN(
       server->server_,
-      StartServer(ServerKind::kWorker, JoinHostPort(host, port), {link_service},
+      StartServer(ServerKind::kWorker, JoinHostPort(host, port), services,
                   &server->port_));
   server->SetServing(false);
   return server;

@@ -16,14 +16,16 @@ namespace sluice {
 // A factory of TCP channels from a worker to its coordinator and to others.
 ChannelFactory TcpChannels();
 
-// A worker's gRPC server: LinkService, grpc.health.v1 and reflection, without
-// TLS. Thread-safe.
+// A worker's gRPC server: LinkService, WeightsService, grpc.health.v1 and
+// reflection, without TLS. Thread-safe.
 class LinkServer {
  public:
   // Port 0 takes a free one. kUnavailable if the address can't be bound.
-  // `link_service` must outlive the server.
+  // `link_service`, and `weights_service` if it is not null, must outlive the
+  // server.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(
-      const std::string& host, int port, grpc::Service* link_service);
+      const std::string& host, int port, grpc::Service* link_service,
+      grpc::Service* weights_service = nullptr);
   ~LinkServer();
 
   int port() const { return port_; }

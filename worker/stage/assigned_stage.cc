@@ -17,6 +17,22 @@ absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
                          static_cast<int>(proto));
 }
 
+absl::StatusOr<std::shared_ptr<const AssignedModel>> ParseModel(
+    const v1::ModelSource& proto) {
+  auto model = std::make_shared<AssignedModel>();
+  model->config = proto.config();
+  for (const v1::ModelContent::File& file : proto.content().files()) {
+    model->content.files.push_back({file.name(), file.bytes(), file.hash()});
+  }
+  model->coordinator = proto.coordinator();
+  model->peers.assign(proto.peers().begin(), proto.peers().end());
+  model->fetchers.assign(proto.fetchers().begin(), proto.fetchers().end());
+  SLUICE_ASSIGN_OR_RETURN(model->spec,
+                          Annotate(ParseDecoderSpec(model->config),
+                                   "assignment: the model's config.json"));
+  return model;
+}
+
 }  // namespace
 
 std::string AssignedStage::Name() const {
@@ -26,8 +42,17 @@ std::string AssignedStage::Name() const {
 
 absl::StatusOr<AssignedStage> ParseAssignedStage(
     const v1::AssignStage& proto, int32_t num_layers,
-    std::shared_ptr<StageReporter> reporter) {
+    std::shared_ptr<StageReporter> reporter, bool fetches) {
   AssignedStage a;
+  if (fetches != proto.has_model()) {
+    return absl::InvalidArgumentError(
+        fetches ? "assignment: no model, and this worker has none"
+                : "assignment: another model, but this worker has one");
+  }
+  if (fetches) {
+    SLUICE_ASSIGN_OR_RETURN(a.model, ParseModel(proto.model()));
+    num_layers = a.model->spec.num_layers;
+  }
   a.epoch = PlanEpoch(proto.epoch());
   a.stage = StageId(proto.stage());
   a.num_stages = proto.num_stages();

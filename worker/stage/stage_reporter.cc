@@ -26,12 +26,14 @@ bool IsNextUnreached(const absl::Status& status) {
   return status.GetPayload(kNextUnreachedUrl).has_value();
 }
 
-void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total) {
+void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total,
+                             bool fetching) {
   v1::WorkerMessage message;
   auto* progress = message.mutable_load_progress();
   progress->set_epoch(epoch.value());
   progress->set_bytes_done(done);
   progress->set_bytes_total(total);
+  progress->set_fetching(fetching);
   send_(std::move(message));
 }
 

@@ -27,7 +27,9 @@ class StageReporter {
   explicit StageReporter(std::function<void(v1::WorkerMessage)> send)
       : send_(std::move(send)) {}
 
-  void Progress(PlanEpoch epoch, uint64_t bytes_done, uint64_t bytes_total);
+  // `fetching`: the bytes are those of the model's files that are fetched.
+  void Progress(PlanEpoch epoch, uint64_t bytes_done, uint64_t bytes_total,
+                bool fetching = false);
   void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
              int32_t page_tokens, uint64_t weight_bytes);
   // `status` may have NextUnreached's payload.

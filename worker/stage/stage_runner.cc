@@ -441,7 +441,7 @@ absl::Status StageRunner::Prepare(Run& run) {
   // Weights outlive the stream that told the coordinator the files' content, so
   // it is compared again.
   if (executor_ == nullptr || !SameWeights(a, *loaded_) ||
-      Content() != loaded_content_) {
+      Content(a) != loaded_content_) {
     SLUICE_RETURN_IF_ERROR(LoadExecutor(run));
   }
   if (a.prepare) return absl::OkStatus();
@@ -449,7 +449,7 @@ absl::Status StageRunner::Prepare(Run& run) {
   if (!a.is_first()) {
     LinkTerms terms;
     terms.max_rows = a.policy.max_step_tokens;
-    terms.cols = options_.hidden_size;
+    terms.cols = HiddenSize(a);
     terms.max_micro_batches = a.policy.num_microbatches;
     terms.credits = LinkFrames(a.policy);
     terms.transport = a.previous_link;
@@ -462,7 +462,12 @@ absl::Status StageRunner::Prepare(Run& run) {
   return absl::OkStatus();
 }
 
-ModelContent StageRunner::Content() const {
+int64_t StageRunner::HiddenSize(const AssignedStage& a) const {
+  return a.model != nullptr ? a.model->spec.hidden_size : options_.hidden_size;
+}
+
+ModelContent StageRunner::Content(const AssignedStage& a) const {
+  if (a.model != nullptr) return a.model->content;
   return options_.content ? options_.content() : ModelContent();
 }
 
@@ -485,20 +490,29 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   options.marks = &marks_;
   LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();
-  const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
-    marks_.Add();
+  const auto report = [&](uint64_t done, uint64_t total, bool fetching) {
+    if (!fetching) marks_.Add();  // what is fetched adds its own
     const absl::Duration now = options_.clock->Monotonic();
     if (done < total &&
         now - reported < absl::Seconds(kProgressIntervalSeconds)) {
       return;
     }
     reported = now;
-    a.reporter->Progress(a.epoch, done, total);
+    a.reporter->Progress(a.epoch, done, total, fetching);
   };
-  ModelContent content = Content();
+  const StageExecutor::Progress progress = [&](uint64_t done, uint64_t total) {
+    report(done, total, false);
+  };
+  ModelContent content = Content(a);
   absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
-      options_.loader(options, progress, &run.stopped);
-  if (loaded.ok() && Content() != content) {
+      a.model == nullptr ? options_.loader(options, progress, &run.stopped)
+                         : options_.model_loader(
+                               *a.model, options,
+                               [&](uint64_t done, uint64_t total) {
+                                 report(done, total, true);
+                               },
+                               progress, &run.stopped);
+  if (loaded.ok() && Content(a) != content) {
     loaded = absl::UnavailableError("the model's files were changed meanwhile");
   }
   if (!loaded.ok()) {
@@ -518,7 +532,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
 
 size_t StageRunner::MaxPayloadBytes(const AssignedStage& a) const {
   return sizeof(float) * static_cast<size_t>(a.policy.max_step_tokens) *
-         static_cast<size_t>(options_.hidden_size);
+         static_cast<size_t>(HiddenSize(a));
 }
 
 absl::Status StageRunner::ConnectNext(Run& run) {

@@ -27,6 +27,7 @@
 
 namespace sluice {
 
+struct AssignedModel;
 struct AssignedStage;
 struct StageOptions;
 
@@ -38,6 +39,15 @@ class Activity;
 using StageLoader =
     std::function<absl::StatusOr<std::unique_ptr<StageExecutor>>(
         const StageOptions& options, const StageExecutor::Progress& progress,
+        const std::atomic<bool>* cancelled)>;
+
+// LoadStage for a model that is assigned with the stage. `fetching` tells of
+// the files' bytes that are fetched before.
+using ModelLoader =
+    std::function<absl::StatusOr<std::unique_ptr<StageExecutor>>(
+        const AssignedModel& model, const StageOptions& options,
+        const StageExecutor::Progress& fetching,
+        const StageExecutor::Progress& progress,
         const std::atomic<bool>* cancelled)>;
 
 // Runs the stages that a worker is assigned, one after the other.
@@ -58,6 +68,7 @@ class StageRunner : public FrameSink {
   // All pointers but `payloads` must outlive the runner.
   struct Options {
     StageLoader loader;
+    ModelLoader model_loader;  // for assigned models
     // The content of the model's files, as the coordinator is told: weights
     // loaded from other content are loaded again. Empty, as in tests: the
     // content never changes.
@@ -136,7 +147,9 @@ class StageRunner : public FrameSink {
   void Play(Run& run);
   absl::Status Prepare(Run& run);
   absl::Status LoadExecutor(Run& run);
-  ModelContent Content() const;
+  // The content of the model's files, and the model's hidden size.
+  ModelContent Content(const AssignedStage& a) const;
+  int64_t HiddenSize(const AssignedStage& a) const;
   void DropExecutor();
   absl::Status ConnectNext(Run& run);
   size_t MaxPayloadBytes(const AssignedStage& a) const;

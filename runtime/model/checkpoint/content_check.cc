@@ -112,6 +112,12 @@ ContentCheck::State ContentCheck::WaitKnown(absl::Duration max_wait) {
   return state();
 }
 
+PieceListPtr ContentCheck::Pieces(const std::string& name) const {
+  MutexLock lock(&mu_);
+  const auto it = pieces_.find(name);
+  return it == pieces_.end() ? nullptr : it->second;
+}
+
 bool ContentCheck::SameFiles() const {
   Stamps stamps;
   {
@@ -142,6 +148,7 @@ ContentCheck::State ContentCheck::Refresh() {
     MutexLock lock(&mu_);
     if (!wanted_ && (!same || state_.outdated || !state_.error.ok())) {
       for (ModelContent::File& file : state_.content.files) file.hash.clear();
+      pieces_.clear();
       state_.error = absl::OkStatus();
       state_.outdated = false;
       wanted_ = true;
@@ -208,18 +215,21 @@ void ContentCheck::Run(std::unique_ptr<SafetensorsSource> source) {
 
 absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
   const std::vector<SafetensorsSource::FileInfo> files = source.Files();
-  std::vector<std::string> found(files.size());
+  std::vector<ContentHashes::File> found(files.size());
   const auto publish = [&] {
     MutexLock lock(&mu_);
     for (size_t i = 0; i < files.size(); ++i) {
+      if (found[i].pieces != nullptr) {
+        pieces_[files[i].name] = found[i].pieces;
+      }
       for (ModelContent::File& file : state_.content.files) {
-        if (file.name == files[i].name) file.hash = found[i];
+        if (file.name == files[i].name) file.hash = found[i].hash;
       }
     }
   };
   if (!options_.hash) {
     for (size_t i = 0; i < files.size(); ++i) {
-      SLUICE_ASSIGN_OR_RETURN(found[i],
+      SLUICE_ASSIGN_OR_RETURN(found[i].hash,
                               SizeAndTime(files[i].path, files[i].fd));
     }
     publish();
@@ -227,7 +237,7 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
   }
   const auto know_all = [&](const ContentHashes& hashes) {
     for (size_t i = 0; i < files.size(); ++i) {
-      std::optional<std::string> hash =
+      std::optional<ContentHashes::File> hash =
           hashes.Known(files[i].path, files[i].fd);
       if (!hash) return false;
       found[i] = *std::move(hash);
@@ -250,7 +260,7 @@ absl::Status ContentCheck::Hash(const SafetensorsSource& source) {
   const auto hash_some = [&](absl::Status* error) {
     for (size_t i; (i = next++) < files.size() && !failed && !stop_;) {
       uint64_t of_file = 0;
-      absl::StatusOr<std::string> hash = hashes.Of(
+      absl::StatusOr<ContentHashes::File> hash = hashes.Of(
           files[i].path, files[i].fd, [&](uint64_t bytes) -> absl::Status {
             of_file += bytes;
             const uint64_t done = hashed_bytes_ += bytes;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/piece_list.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "runtime/model/checkpoint/content_hashes.h"
@@ -56,6 +58,9 @@ class ContentCheck {
   // Begins anew if a file has changed or could not be read. Returns the new
   // state.
   State Refresh();
+  // The pieces of a weight file, with the hash in state(); null if they are not
+  // known.
+  PieceListPtr Pieces(const std::string& name) const;
   // OK if all is known and the files have not changed since, as far as the file
   // system tells. Else kUnavailable: state() is outdated until Refresh().
   absl::Status Verify();
@@ -79,6 +84,8 @@ class ContentCheck {
   CondVar changed_;
   State state_ ABSL_GUARDED_BY(mu_);
   Stamps stamps_ ABSL_GUARDED_BY(mu_);
+  // By the name of their file.
+  std::map<std::string, PieceListPtr> pieces_ ABSL_GUARDED_BY(mu_);
   bool wanted_ ABSL_GUARDED_BY(mu_) = true;
   Thread thread_;
 };

@@ -1,5 +1,7 @@
 // The text file has a line for each file: version, hash, stamp, and a checksum
 // of these. An incomplete line, as after a full disk or a crash, is ignored.
+// "CACHE_FILE.pieces/HASH" has the hashes of the pieces of a file with this
+// hash, which tells whether it is whole.
 
 #include "runtime/model/checkpoint/content_hashes.h"
 
@@ -22,15 +24,20 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/content_hash.h"
+#include "common/host/read_file.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;
-constexpr char kLineVersion[] = "2";
+constexpr char kLineVersion[] = "3";
 // The size for some 100,000 files. A larger file is begun anew.
 constexpr off_t kMaxCacheBytes = off_t{16} << 20;
+// Lists of pieces beyond this number are removed before another is added.
+constexpr int kMaxLists = 4096;
+static_assert(kReadBytes % kPieceBytes == 0);
 
 absl::Status CannotRead(const std::string& path) {
   return DataLoss(path, ": can't read: ", std::strerror(errno));
@@ -63,6 +70,42 @@ std::string CacheLine(absl::string_view hash, absl::string_view stamp) {
   return line;
 }
 
+// Returns null unless the list is there and whole.
+PieceListPtr ReadList(const std::string& dir, const std::string& hash,
+                      uint64_t file_bytes) {
+  if (!IsPieceListHash(hash) || file_bytes > kMaxPiecedFileBytes) {
+    return nullptr;
+  }
+  const absl::StatusOr<std::string> packed =
+      ReadSmallFile(std::filesystem::path(dir) / hash,
+                    NumPieces(file_bytes) * sizeof(PieceHash));
+  if (!packed.ok()) return nullptr;
+  absl::StatusOr<PieceList> list = PieceList::Create(file_bytes, *packed);
+  if (!list.ok() || list->FileHash() != hash) return nullptr;
+  return std::make_shared<const PieceList>(*std::move(list));
+}
+
+// A failure only costs time later.
+void WriteList(const std::string& dir, const std::string& hash,
+               const PieceList& list) {
+  std::error_code ignored;
+  std::filesystem::create_directories(dir, ignored);
+  int others = 0;
+  for (std::filesystem::directory_iterator it(dir, ignored), end; it != end;
+       it.increment(ignored)) {
+    ++others;
+  }
+  if (others >= kMaxLists) {
+    std::filesystem::remove_all(dir, ignored);
+    std::filesystem::create_directories(dir, ignored);
+  }
+  ReplaceFile(std::filesystem::path(dir) / hash, list.packed()).IgnoreError();
+}
+
+std::string ListDir(const std::string& cache_file) {
+  return cache_file.empty() ? "" : cache_file + ".pieces";
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> FileStamp(const std::string& path, int fd) {
@@ -86,59 +129,83 @@ ContentHashes::ContentHashes(std::string cache_file, absl::Duration settle)
   while (std::getline(in, line)) {
     const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
     if (words.size() == 4 && line == CacheLine(words[1], words[2])) {
-      known_[std::string(words[2])] = std::string(words[1]);
+      known_[std::string(words[2])].hash = std::string(words[1]);
     }
   }
 }
 
-std::optional<std::string> ContentHashes::Known(const std::string& path,
-                                                int fd) const {
-  const absl::StatusOr<std::string> stamp = FileStamp(path, fd);
-  if (!stamp.ok()) return std::nullopt;
+std::optional<ContentHashes::File> ContentHashes::Known(const std::string& path,
+                                                        int fd) const {
+  const absl::StatusOr<struct stat> info = Ask(path, fd);
+  if (!info.ok()) return std::nullopt;
   MutexLock lock(&mu_);
-  const auto known = known_.find(*stamp);
+  const auto known = known_.find(StampOf(path, *info));
   if (known == known_.end()) return std::nullopt;
-  return known->second;
+  File& file = known->second;
+  if (file.pieces == nullptr) {
+    file.pieces = ReadList(ListDir(cache_file_), file.hash,
+                           static_cast<uint64_t>(info->st_size));
+  }
+  if (file.pieces == nullptr) return std::nullopt;
+  return file;
 }
 
-absl::StatusOr<std::string> ContentHashes::Of(const std::string& path, int fd,
-                                              Progress progress) {
-  if (std::optional<std::string> known = Known(path, fd)) return *known;
+absl::StatusOr<ContentHashes::File> ContentHashes::Of(const std::string& path,
+                                                      int fd,
+                                                      Progress progress) {
+  if (std::optional<File> known = Known(path, fd)) return *known;
   SLUICE_ASSIGN_OR_RETURN(const struct stat info, Ask(path, fd));
-  ContentHash content;
-  std::vector<char> buffer(kReadBytes);
-  off_t offset = 0;
-  while (true) {
-    const ssize_t n = pread(fd, buffer.data(), buffer.size(), offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return CannotRead(path);
-    if (n == 0) break;
-    content.Add({buffer.data(), static_cast<size_t>(n)});
+  std::vector<PieceHash> pieces;
+  std::string buffer(kReadBytes, '\0');
+  uint64_t offset = 0;
+  for (bool more = true; more;) {
+    size_t have = 0;
+    while (have < buffer.size()) {
+      const ssize_t n = pread(fd, buffer.data() + have, buffer.size() - have,
+                              static_cast<off_t>(offset + have));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return CannotRead(path);
+      if (n == 0) break;
+      have += static_cast<size_t>(n);
+    }
+    more = have == buffer.size();
+    if (have == 0) break;
+    const absl::string_view read(buffer.data(), have);
+    for (size_t at = 0; at < have; at += kPieceBytes) {
+      pieces.push_back(HashPiece(read.substr(at, kPieceBytes)));
+    }
     // The page cache is left to others, as the data is not read again.
-    posix_fadvise(fd, offset, n, POSIX_FADV_DONTNEED);
-    offset += n;
-    SLUICE_RETURN_IF_ERROR(progress(static_cast<uint64_t>(n)));
+    posix_fadvise(fd, static_cast<off_t>(offset), static_cast<off_t>(have),
+                  POSIX_FADV_DONTNEED);
+    offset += have;
+    if (offset > kMaxPiecedFileBytes) {
+      return InvalidArgument(path, ": larger than ", kMaxPiecedFileBytes >> 40,
+                             " TiB, which no model's file may be");
+    }
+    SLUICE_RETURN_IF_ERROR(progress(have));
   }
-  const std::string hash = content.Hex();
   const std::string stamp = StampOf(path, info);
   SLUICE_ASSIGN_OR_RETURN(const std::string stamp_now, FileStamp(path, fd));
   if (stamp_now != stamp) {
     return absl::AbortedError(
         absl::StrCat(path, ": it was changed while it was read"));
   }
+  File file;
+  file.pieces = std::make_shared<const PieceList>(offset, std::move(pieces));
+  file.hash = file.pieces->FileHash();
   if (absl::Now() - absl::TimeFromTimespec(info.st_ctim) >= settle_) {
-    Remember(stamp, hash);
+    Remember(stamp, file);
   }
-  return hash;
+  return file;
 }
 
-void ContentHashes::Remember(const std::string& stamp,
-                             const std::string& hash) {
+void ContentHashes::Remember(const std::string& stamp, const File& file) {
   {
     MutexLock lock(&mu_);
-    known_[stamp] = hash;
+    known_[stamp] = file;
   }
   if (cache_file_.empty()) return;
+  WriteList(ListDir(cache_file_), file.hash, *file.pieces);
   // One appending write keeps lines whole, whoever else writes; it begins a new
   // line after an incomplete one. A failure only costs time later.
   std::error_code ignored;
@@ -154,7 +221,8 @@ void ContentHashes::Remember(const std::string& stamp,
     close(out);
     return;
   }
-  const std::string line = absl::StrCat("\n", CacheLine(hash, stamp), "\n");
+  const std::string line =
+      absl::StrCat("\n", CacheLine(file.hash, stamp), "\n");
   [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());
   close(out);
 }

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/piece_list.h"
 #include "common/threads/mutex.h"
 
 namespace sluice {
@@ -19,33 +20,41 @@ namespace sluice {
 absl::StatusOr<std::string> FileStamp(const std::string& path, int fd);
 absl::StatusOr<std::string> FileStamp(const std::string& path);
 
-// Hashes (ContentHash) of whole files, remembered in a small text file for
-// as long as their stamps stay the same. Thread-safe; several processes may
-// share the text file.
+// The hashes of files and of their pieces (PieceList), remembered for as long
+// as the files' stamps stay the same: the files' in a small text file, the
+// pieces' in a file each, beside it. Thread-safe; several processes may share
+// these files.
 class ContentHashes {
  public:
+  struct File {
+    std::string hash;  // PieceList::FileHash
+    PieceListPtr pieces;
+  };
+
   // Unreadable lines of `cache_file` are ignored; "": nothing is kept. A file
   // that was changed less than `settle` ago is not remembered, since it may
   // change again within the resolution of its times.
   explicit ContentHashes(std::string cache_file,
                          absl::Duration settle = absl::Seconds(2));
 
-  // Called after each piece read; an error ends hashing and is returned.
+  // Called after each piece read, of a few MiB; an error ends hashing and is
+  // returned.
   using Progress = absl::FunctionRef<absl::Status(uint64_t bytes)>;
-  // Returns the hash in hex. kDataLoss if the file cannot be read, kAborted if
-  // it changed meanwhile.
-  absl::StatusOr<std::string> Of(const std::string& path, int fd,
-                                 Progress progress);
-  // Returns the hash if it is known without reading the file.
-  std::optional<std::string> Known(const std::string& path, int fd) const;
+  // Returns the file's hashes. kDataLoss if it cannot be read, kAborted if it
+  // changed meanwhile, kInvalidArgument if it is larger than
+  // kMaxPiecedFileBytes.
+  absl::StatusOr<File> Of(const std::string& path, int fd, Progress progress);
+  // Returns the hashes if they are known without reading the file.
+  std::optional<File> Known(const std::string& path, int fd) const;
 
  private:
-  void Remember(const std::string& stamp, const std::string& hash);
+  void Remember(const std::string& stamp, const File& file);
 
   const std::string cache_file_;
   const absl::Duration settle_;
   mutable Mutex mu_;
-  std::map<std::string, std::string> known_ ABSL_GUARDED_BY(mu_);  // by stamp
+  // By stamp. Files that a former process hashed have no pieces.
+  mutable std::map<std::string, File> known_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

@@ -4,17 +4,21 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/piece_list.h"
 
 namespace sluice {
 namespace {
 
-// A substitute for a hash (sizes and times) has another form, and is not
-// compared with a hash.
+// A file's hash, the one that earlier versions had stored with jobs, and a
+// substitute for it (sizes and times) have forms of their own.
+int FormOf(const std::string& hash) {
+  if (IsPieceListHash(hash)) return 0;
+  return hash.find('-') == std::string::npos ? 1 : 2;
+}
+
+// Only hashes of one form are compared.
 bool Comparable(const std::string& a, const std::string& b) {
-  const auto stands_in = [](const std::string& hash) {
-    return hash.find('-') != std::string::npos;
-  };
-  return !a.empty() && !b.empty() && stands_in(a) == stands_in(b);
+  return !a.empty() && !b.empty() && FormOf(a) == FormOf(b);
 }
 
 }  // namespace

@@ -316,13 +316,19 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
 absl::StatusOr<std::string> SafetensorsSource::ContentId(
     const std::string& cache_file, Progress progress) const {
   ContentHashes hashes(cache_file);
-  Sha256 digest;
+  std::vector<std::string> found;
   // Files are opened in order of name.
   for (const auto& file : files_) {
-    SLUICE_ASSIGN_OR_RETURN(const std::string hash,
+    SLUICE_ASSIGN_OR_RETURN(ContentHashes::File hashed,
                             hashes.Of(file->path, file->fd, progress));
-    digest.AddField(hash);
+    found.push_back(std::move(hashed.hash));
   }
+  return IdOf(found);
+}
+
+std::string SafetensorsSource::IdOf(const std::vector<std::string>& hashes) {
+  Sha256 digest;
+  for (const std::string& hash : hashes) digest.AddField(hash);
   return digest.Hex();
 }
 
@@ -359,6 +365,21 @@ std::vector<SafetensorsSource::FileInfo> SafetensorsSource::Files() const {
     files.push_back({file->name, file->path, file->fd, file->bytes});
   }
   return files;
+}
+
+absl::StatusOr<SafetensorsSource::Extent> SafetensorsSource::Locate(
+    const TensorRef& ref) const {
+  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(ref));
+  return Extent{at.file->name, at.file->data_offset + at.entry->begin,
+                at.file->data_offset + at.entry->end};
+}
+
+std::vector<SafetensorsSource::Extent> SafetensorsSource::Headers() const {
+  std::vector<Extent> headers;
+  for (const auto& file : files_) {
+    headers.push_back({file->name, 0, file->data_offset});
+  }
+  return headers;
 }
 
 std::string SafetensorsSource::Fingerprint(absl::string_view config) const {

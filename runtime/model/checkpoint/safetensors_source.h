@@ -33,6 +33,9 @@ class SafetensorsSource final : public TensorSource {
   absl::StatusOr<std::string> ContentId(const std::string& cache_file,
                                         Progress progress) const override;
 
+  // ContentId() of files with these hashes, in order of name.
+  static std::string IdOf(const std::vector<std::string>& hashes);
+
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
   // Whether two tensors have the same dtype, shape and bytes.
@@ -46,6 +49,16 @@ class SafetensorsSource final : public TensorSource {
   };
   // The files in order of name.
   std::vector<FileInfo> Files() const;
+  // Bytes [begin, end) of a file.
+  struct Extent {
+    std::string file;  // name
+    uint64_t begin = 0;
+    uint64_t end = 0;
+  };
+  // Returns where a tensor is; the errors of Check.
+  absl::StatusOr<Extent> Locate(const TensorRef& ref) const;
+  // Where the headers are, with their lengths, in order of name.
+  std::vector<Extent> Headers() const;
   // The hex SHA-256 over `config` and, per file in order of name, its name,
   // header and size.
   std::string Fingerprint(absl::string_view config) const;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/content_hash.h"
+#include "common/piece_list.h"
 #include "common/threads/mutex.h"
 #include "gmock/gmock.h"
 #include "runtime/model/checkpoint/content_check.h"
@@ -53,6 +54,12 @@ TEST(DifferenceOfTest, WhatIsNotKnownDoesNotDiffer) {
   // Sizes and times are not comparable with hashes, only among themselves.
   EXPECT_EQ(DifferenceOf(Content({{"a", 1, "1-5"}, {"b", 2, "yy"}}), whole),
             "");
+  // Nor are hashes of earlier versions.
+  const std::string now = PieceList(0, {}).FileHash();
+  EXPECT_EQ(DifferenceOf(Content({{"a", 1, now}, {"b", 2, "yy"}}), whole), "");
+  EXPECT_EQ(DifferenceOf(Content({{"a", 1, now}}),
+                         Content({{"a", 1, PieceList(1, {{}}).FileHash()}})),
+            "a differs");
   EXPECT_EQ(
       DifferenceOf(Content({{"a", 1, "1-5"}}), Content({{"a", 1, "1-6"}})),
       "a differs");
@@ -71,14 +78,20 @@ class ContentHashesTest : public ::testing::Test {
   std::string Hash(ContentHashes& hashes, const std::string& path) {
     read_ = 0;
     const int fd = open(path.c_str(), O_RDONLY);
-    absl::StatusOr<std::string> hash =
+    const absl::StatusOr<ContentHashes::File> file =
         hashes.Of(path, fd, [this](uint64_t bytes) {
           read_ += bytes;
           return absl::OkStatus();
         });
     close(fd);
-    EXPECT_TRUE(hash.ok()) << hash.status();
-    return hash.value_or("");
+    EXPECT_TRUE(file.ok()) << file.status();
+    if (!file.ok()) return "";
+    EXPECT_EQ(file->pieces->FileHash(), file->hash);
+    return file->hash;
+  }
+  // The hash of a file of one piece.
+  static std::string HashOf(const std::string& bytes) {
+    return PieceList(bytes.size(), {HashPiece(bytes)}).FileHash();
   }
 
   TempDir dir_;
@@ -91,7 +104,7 @@ TEST_F(ContentHashesTest, RemembersOverProcesses) {
   WriteFile(file_, "some bytes");
   ContentHashes first = Open();
   const std::string hash = Hash(first, file_);
-  EXPECT_EQ(hash, HexHash("some bytes"));
+  EXPECT_EQ(hash, HashOf("some bytes"));
   EXPECT_EQ(read_, 10u);
   EXPECT_EQ(Hash(first, file_), hash);
   EXPECT_EQ(read_, 0u);
@@ -125,7 +138,7 @@ TEST_F(ContentHashesTest, NoticesAChangeThatKeepsSizeAndTime) {
   WriteFile(other, "SOME bytes");
   std::filesystem::rename(other, file_);
   put_back();
-  EXPECT_EQ(Hash(hashes, file_), HexHash("SOME bytes"));
+  EXPECT_EQ(Hash(hashes, file_), HashOf("SOME bytes"));
 }
 
 TEST_F(ContentHashesTest, AFileThatWasJustWrittenIsNotRemembered) {
@@ -155,12 +168,48 @@ TEST_F(ContentHashesTest, ADamagedCacheOnlyCostsTime) {
       if (!cut) damaged[i] ^= 1;
       WriteFile(cache_, damaged);
       ContentHashes hashes = Open();
-      EXPECT_EQ(Hash(hashes, file_), HexHash("some bytes")) << i;
+      EXPECT_EQ(Hash(hashes, file_), HashOf("some bytes")) << i;
       // Lines behind the damage count.
       ContentHashes next = Open();
       Hash(next, file_);
       EXPECT_EQ(read_, 0u) << i;
     }
+  }
+}
+
+TEST_F(ContentHashesTest, AMissingListOfPiecesOnlyCostsTime) {
+  WriteFile(file_, "some bytes");
+  ContentHashes first = Open();
+  const std::string hash = Hash(first, file_);
+  const std::string list = cache_ + ".pieces/" + hash;
+  ASSERT_TRUE(std::filesystem::exists(list));
+  for (const char* damage : {"", "0123456789abcdef", "short"}) {
+    WriteFile(list, damage);
+    ContentHashes hashes = Open();
+    EXPECT_EQ(Hash(hashes, file_), hash);
+    EXPECT_EQ(read_, 10u) << damage;
+    ContentHashes next = Open();
+    EXPECT_EQ(Hash(next, file_), hash);
+    EXPECT_EQ(read_, 0u) << damage;
+  }
+}
+
+TEST_F(ContentHashesTest, PiecesAreThoseOfTheFileWhateverIsReadAtOnce) {
+  std::string bytes(5 * kPieceBytes + 3, '\0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = static_cast<char>(i * 31 >> 7);
+  }
+  WriteFile(file_, bytes);
+  ContentHashes hashes = Open();
+  Hash(hashes, file_);
+  const int fd = open(file_.c_str(), O_RDONLY);
+  const auto known = hashes.Known(file_, fd);
+  close(fd);
+  ASSERT_TRUE(known.has_value());
+  ASSERT_EQ(known->pieces->size(), 6u);
+  for (uint64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(known->pieces->hash(i),
+              HashPiece(bytes.substr(i * kPieceBytes, kPieceBytes)));
   }
 }
 

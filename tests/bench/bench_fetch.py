@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""How fast a worker without the model gets its weights over the loopback.
+
+    bench_fetch.py [--model DIR] [--cache DIR] [--runs N]
+
+One worker of one stage fetches all of the model (or of a random one of 2.7 GB) from a coordinator
+that knows its hashes and has it in the page cache, into --cache: /dev/shm, or a disk, whose rate of
+writing then binds. Prints for each run the rate, and the processor's seconds for each GB that the
+coordinator and the worker spent; beside them what iperf3 sends over the loopback, if it is there.
+Programs are those of build/release/bin, or of SLUICE_BIN_DIR.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+os.environ.setdefault("SLUICE_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
+sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
+import harness  # noqa: E402
+
+SHAPE = ["--hidden", "2048", "--layers", "18", "--heads", "16", "--mlp", "8192",
+         "--positions", "512"]
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def warm(model):
+    for name in os.listdir(model):
+        with open(os.path.join(model, name), "rb") as f:
+            while f.read(1 << 24):
+                pass
+
+
+def fetch_once(model, cache):
+    """(bytes per second, CPU seconds per GB of the coordinator, and of the worker)"""
+    with harness.Cluster(model, workers=1, started=False,
+                         coordinator_flags=["--dtype", "bfloat16"]) as cluster:
+        cluster.start_coordinator()
+        # The hashing of a first start leaves nothing in the page cache.
+        harness.wait_for(lambda: "checking" not in cluster.sluice("cluster").stdout, "hashes")
+        warm(model)
+        cluster.model = None
+        coordinator = cluster.coordinator.popen.pid
+        before = cpu_seconds(coordinator)
+        cluster.start_worker("w", "--cache-dir", cache, "--host-memory", "1GiB", "--disk-dir",
+                             os.path.join(cluster.directory, "disk"))
+        worker = cluster.workers["w"]
+        line = harness.wait_for(
+            lambda: re.search(r"fetched ([\d.]+) (\wiB) .* in ([\d.]+) s, (\d+) MB/s", worker.log()),
+            "the weights", 600)
+        size = float(line.group(1)) * {"MiB": 1 << 20, "GiB": 1 << 30}[line.group(2)] / 1e9
+        spent = [cpu_seconds(coordinator) - before, cpu_seconds(worker.popen.pid)]
+        worker.kill9()
+        cluster.workers.clear()
+    return int(line.group(4)) * 1e6, spent[0] / size, spent[1] / size
+
+
+def loopback():
+    """What iperf3 sends in bytes per second, or None."""
+    if not shutil.which("iperf3"):
+        return None
+    port = str(harness.free_port())
+    server = subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL)
+    try:
+        def send():
+            done = subprocess.run(["iperf3", "-c", "127.0.0.1", "-p", port, "-l", "1M", "-t", "3",
+                                   "-J"], capture_output=True, text=True)
+            return done.returncode == 0 and json.loads(done.stdout)
+        return harness.wait_for(send, "iperf3")["end"]["sum_received"]["bits_per_second"] / 8
+    finally:
+        server.kill()
+        server.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model")
+    parser.add_argument("--cache", default="/dev/shm")
+    parser.add_argument("--runs", type=int, default=5)
+    a = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
+        model = a.model or os.path.join(directory, "model")
+        if not a.model:
+            subprocess.run([sys.executable, os.path.join(HERE, "make_random_model.py"), model,
+                            *SHAPE], check=True)
+        fetch_rates = []
+        for run in range(a.runs + 1):  # the first one warms up
+            with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=a.cache) as cache:
+                rate, coordinator, worker = fetch_once(model, cache)
+            if run == 0:
+                continue
+            fetch_rates.append(rate)
+            print(f"{rate / 1e6:.0f} MB/s; CPU seconds for a GB: coordinator {coordinator:.2f}, "
+                  f"worker {worker:.2f}", flush=True)
+        bound = loopback()
+        print(f"median {statistics.median(fetch_rates) / 1e6:.0f} MB/s, "
+              f"{min(fetch_rates) / 1e6:.0f} to {max(fetch_rates) / 1e6:.0f}; iperf3 "
+              + (f"{bound / 1e6:.0f} MB/s" if bound else "is not here")
+              + f"; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()
