@@ -45,10 +45,10 @@ class Activations {
   virtual StreamTotals totals() const { return {}; }
 
  protected:
-  explicit Activations(const StreamContext& context) : context_(context) {}
-  // Begin micro-batch k's stream, as the embedding of its tokens or as what the
-  // stage before sent: in a buffer of its own, or in host memory of the
-  // caller's, [rows, hidden].
+  explicit Activations(const StreamContext& context);
+  // Begin micro-batch k's stream, as the embedding of its tokens, as what the
+  // stage before sent, or as what the leading rank has of it: in a buffer of
+  // its own, or in host memory of the caller's, [rows, hidden].
   absl::StatusOr<std::shared_ptr<ActivationBuffer>> Enter(size_t k);
   absl::Status EnterAt(size_t k, float* x);
   // A buffer of k's size.
@@ -61,7 +61,13 @@ class Activations {
   StepWork* step_ = nullptr;
 
  private:
+  bool leads() const;
   absl::Status Embed(const BatchView& view, float* x);
+  // Gives other ranks the stream that the leading one has, at x on each.
+  absl::Status Share(const BatchView& view, float* x);
+
+  // All of a row is the leading rank's.
+  std::vector<size_t> bounds_;
 };
 
 // Streams that live and are computed in host memory.

@@ -156,7 +156,7 @@ absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
 absl::Status GemmEngine::Multiply(const MatrixLayout& w,
                                   const PackedView& packed, const void* a,
                                   int32_t rows, Epilogue epilogue) {
-  if (rows == 0) return absl::OkStatus();
+  if (rows == 0 || w.n == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
   return w.format == WeightFormat::kFull
