@@ -29,6 +29,10 @@ struct ColumnGather {
   // The stream of a GPU in which the rows are computed and used: the exchange
   // takes its turn there. Null: rows in host memory, there and then.
   void* stream = nullptr;
+  // Memory on the GPU with room for as many parts as there are ranks, each as
+  // large as the greatest; null: the exchange has its own.
+  std::byte* staging = nullptr;
+  size_t staging_bytes = 0;
 };
 
 // One rank's end of a group that computes a stage together. Used by the rank's

@@ -184,6 +184,11 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> TensorStage::Load(
   for (const auto& rank : self->ranks_) {
     SLUICE_RETURN_IF_ERROR(rank->options.Validate(spec));
   }
+  if (options.exchange == nullptr &&
+      options.ranks[0].device.backend == BackendKind::kCuda) {
+    return InvalidArgument(
+        "ranks on GPUs have nothing to exchange by: there is no NCCL here");
+  }
   self->Share(spec, options);
   const auto count = static_cast<int>(options.ranks.size());
   self->streams_ = std::make_unique<SharedGroup>(count);

@@ -213,15 +213,29 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
                    few * up * sizeof(float),
                    head_rows * spec.embed_dim * element});
   inner = (spec.gated_mlp ? rows : few) * shard.inner.size() * element;
+  exchange = 0;
+  if (shape.tensor.ranks > 1) {
+    const ExchangeBounds bounds = ExchangeBounds::Of(
+        spec, shape.weight_format, shape.tensor.ranks, shape.dtype);
+    exchange =
+        rows * std::max({GreatestPart(bounds.inner), GreatestPart(bounds.x),
+                         shard.divides_heads ? GreatestPart(bounds.heads)
+                                             : size_t{0}});
+    if (HasHead(spec, shape)) {
+      exchange = std::max(exchange, head_rows * GreatestPart(bounds.logits));
+    }
+    exchange *= shape.tensor.ranks;
+  }
   gathered = shape.tensor.ranks == 1
                  ? 0
                  : rows * element *
                        std::max<int64_t>(spec.intermediate_size,
                                          GatheredWidth(spec, shard));
   logits = LogitsBytes(spec, shape);
-  answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
+  const bool samples = logits > 0 && shape.tensor.leads();
+  answers = samples ? head_rows * kTokenSampleBytes : 0;
   // Answers of less than a page would not be pinned.
-  host_answers = logits > 0 ? std::max<size_t>(kDiskBlockBytes, answers) : 0;
+  host_answers = samples ? std::max<size_t>(kDiskBlockBytes, answers) : 0;
 
   workspace = dequantized = counters = 0;
   for (const MatrixLayout& w : layouts.Matrices()) {
@@ -265,9 +279,9 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   }
   workspace = std::max(workspace, for_attention);
   const size_t tokens = sizeof(int32_t) * rows;
-  const size_t samples = logits > 0 ? kRowSampleBytes * head_rows : 0;
+  const size_t sampled = samples ? kRowSampleBytes * head_rows : 0;
   upload_part = RoundUpTo(
-      std::max({2 * tokens, samples,
+      std::max({2 * tokens, sampled,
                 AttentionUpload(shape.max_rows, shape.max_model_len)}),
       kUploadAlignment);
   step_data = 2 * upload_part;

@@ -121,6 +121,8 @@ struct GpuSpace : GpuLimits {
   // With several ranks, what they gather of attention and of an MLP's inside:
   // [rows, max(q, inner)] in the dtype; or 0.
   size_t gathered;
+  // Room for all ranks' parts of an exchange, each as large as the greatest.
+  size_t exchange;
   // The head's results on the device and on the host; 0 without the head.
   size_t logits, answers, host_answers;
   // The space for partial results that GEMMs and attention share.

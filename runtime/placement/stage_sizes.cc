@@ -48,16 +48,14 @@ void AddGpu(const StageShape& shape, StageSizes* sizes) {
   const GpuSpace gpu(*shape.model, shape.backend(), sizes->layouts);
   sizes->device_workspace =
       Buffers({gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner,
-               gpu.gathered, gpu.logits, gpu.answers, gpu.workspace,
-               gpu.dequantized, gpu.counters,
+               gpu.gathered, gpu.exchange, gpu.logits, gpu.answers,
+               gpu.workspace, gpu.dequantized, gpu.counters,
                GpuSpace::kRingParts * gpu.upload_part, gpu.step_data},
               true) +
       AttentionSlots(shape) * Buffers({gpu.attention, gpu.qkv}, true);
   sizes->host_workspace +=
-      GpuSpace::kRingParts * gpu.upload_part + gpu.step_data;
-  if (shape.tensor.leads()) {
-    sizes->host_workspace += gpu.logits + gpu.host_answers;
-  }
+      GpuSpace::kRingParts * gpu.upload_part + gpu.step_data + gpu.host_answers;
+  if (shape.tensor.leads()) sizes->host_workspace += gpu.logits;
 }
 
 }  // namespace

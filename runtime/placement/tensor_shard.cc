@@ -97,6 +97,29 @@ std::vector<size_t> ShardBounds(const DecoderSpec& spec, WeightFormat format,
   return bounds;
 }
 
+ExchangeBounds ExchangeBounds::Of(const DecoderSpec& spec, WeightFormat format,
+                                  int32_t ranks, DType dtype) {
+  const auto bounds = [&](ColumnRange TensorShard::*columns, size_t bytes) {
+    return ShardBounds(spec, format, ranks, columns, bytes);
+  };
+  const size_t element = ElementBytes(dtype);
+  return {.heads = bounds(&TensorShard::heads, spec.head_dim * element),
+          .inner = bounds(&TensorShard::inner, element),
+          .x = bounds(&TensorShard::hidden, sizeof(float)),
+          .logits = bounds(&TensorShard::vocab, sizeof(float))};
+}
+
+size_t GreatestPart(const std::vector<size_t>& bounds) {
+  size_t greatest = 0;
+  for (size_t i = 1; i < bounds.size(); ++i) {
+    // Bounds of heads that all ranks have are no parts.
+    if (bounds[i] > bounds[i - 1]) {
+      greatest = std::max(greatest, bounds[i] - bounds[i - 1]);
+    }
+  }
+  return greatest;
+}
+
 int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
                          DType dtype) {
   if (shard.of.ranks == 1) return 0;

@@ -64,6 +64,17 @@ std::vector<size_t> ShardBounds(const DecoderSpec& spec, WeightFormat format,
                                 ColumnRange TensorShard::*columns,
                                 size_t bytes);
 
+// The bounds of all rows that ranks exchange: of attention and of an MLP's
+// inside, in `dtype`, of the residual stream and of logits.
+struct ExchangeBounds {
+  std::vector<size_t> heads, inner, x, logits;
+
+  static ExchangeBounds Of(const DecoderSpec& spec, WeightFormat format,
+                           int32_t ranks, DType dtype);
+};
+// Returns the bytes of the greatest part of a row.
+size_t GreatestPart(const std::vector<size_t>& bounds);
+
 // Returns the bytes that each rank has of a row after a layer's four exchanges,
 // its own columns included: attention and an MLP's inside in `dtype`, the
 // residual stream twice in float32. Heads that all ranks have are not

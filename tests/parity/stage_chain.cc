@@ -55,6 +55,7 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
     }
     stage.device = stage.ranks[0].device;
     stage.device_budget = stage.ranks[0].device_budget;
+    stage.exchange = options.exchange;
     if (options.ranks == 1) stage.ranks.clear();
     stage.wrap_backend = options.wrap_backend;
     if (borders[i + 1] == spec.num_layers && options.observe_logits) {

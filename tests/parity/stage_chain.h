@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
+#include "runtime/collective/collective.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/exec/stage_options.h"
 #include "runtime/memory/memory_budget.h"
@@ -35,6 +36,8 @@ class StageChain {
     int32_t max_sequences = 64;
     int32_t compute_threads = 1;  // of each rank
     int ranks = 1;                // of each stage, tensor parallel
+    // Makes what ranks exchange by; null: the process's memory.
+    std::function<absl::StatusOr<std::unique_ptr<CollectiveGroup>>()> exchange;
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
     std::string disk_dir;                       // "": no disk
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage

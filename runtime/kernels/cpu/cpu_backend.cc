@@ -45,17 +45,9 @@ CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
       shard_(options.shard(spec)),
       q_width_(shard_.heads.size() * spec.head_dim),
       kv_width_(shard_.kv_heads.size() * spec.head_dim),
-      gemm_(gemm) {
-  const auto bounds = [&](ColumnRange TensorShard::*columns, size_t bytes) {
-    return ShardBounds(spec, options.weight_format, options.tensor.ranks,
-                       columns, bytes);
-  };
-  const size_t element = ElementBytes(options.dtype);
-  heads_bounds_ = bounds(&TensorShard::heads, spec.head_dim * element);
-  inner_bounds_ = bounds(&TensorShard::inner, element);
-  x_bounds_ = bounds(&TensorShard::hidden, sizeof(float));
-  logits_bounds_ = bounds(&TensorShard::vocab, sizeof(float));
-}
+      gemm_(gemm),
+      bounds_(ExchangeBounds::Of(spec, options.weight_format,
+                                 options.tensor.ranks, options.dtype)) {}
 
 absl::StatusOr<BackendParts> CpuBackend::MakeParts(
     const DecoderSpec& spec, const BackendOptions& options, GemmEngine** gemm) {
@@ -386,7 +378,7 @@ absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
       }));
   const size_t row_bytes = width * sizeof(float);
   return Gather(reinterpret_cast<const std::byte*>(columns), row_bytes,
-                reinterpret_cast<std::byte*>(x), row_bytes, rows, x_bounds_);
+                reinterpret_cast<std::byte*>(x), row_bytes, rows, bounds_.x);
 }
 
 absl::Status CpuBackend::Gather(const std::byte* from, size_t from_stride,
@@ -431,7 +423,7 @@ absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
     std::byte* const all = wide_.as<std::byte>();
     SLUICE_RETURN_IF_ERROR(
         Gather(attention, q_width_ * ElementBytes(options_.dtype), all,
-               heads_bounds_.back(), batch.rows, heads_bounds_));
+               bounds_.heads.back(), batch.rows, bounds_.heads));
     attention = all;
   }
   SLUICE_RETURN_IF_ERROR(
@@ -462,7 +454,7 @@ absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
         }
       }));
   SLUICE_RETURN_IF_ERROR(Gather(columns, inner * element, wide_.as<std::byte>(),
-                                inner * element, batch.rows, inner_bounds_));
+                                inner * element, batch.rows, bounds_.inner));
   SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, packed.view,
                                      wide_.data(), batch.rows, x));
   if (!spec_.pre_norm) NormRowsInPlace(w.norm2, packed.view, x, batch.rows);
@@ -534,7 +526,7 @@ absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
   if (!last) return absl::OkStatus();
   std::byte* const all = reinterpret_cast<std::byte*>(logits);
   return Gather(all, width * sizeof(float), leads ? all : nullptr,
-                logits_bounds_.back(), rows, logits_bounds_, /*to_rank=*/0);
+                bounds_.logits.back(), rows, bounds_.logits, /*to_rank=*/0);
 }
 
 absl::Status CpuBackend::TakeLogits(std::span<LogitRow> rows) {

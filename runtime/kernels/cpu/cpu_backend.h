@@ -116,9 +116,7 @@ class CpuBackend : public Backend {
   const int32_t q_width_;
   const int32_t kv_width_;
   GemmEngine* const gemm_;  // packs the weights
-  // The bytes at which ranks cut the rows that they exchange: of attention, of
-  // an MLP's inside, of x and of logits.
-  std::vector<size_t> heads_bounds_, inner_bounds_, x_bounds_, logits_bounds_;
+  const ExchangeBounds bounds_;
   WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
