@@ -1,6 +1,7 @@
 #include "runtime/exec/tensor_stage.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -41,13 +42,20 @@ class ContentOnce : public TensorSource {
   mutable Mutex mu_;
 };
 
-// Returns part `i` of a limit, in proportion to the needs.
-uint64_t PartOf(uint64_t limit, const std::vector<uint64_t>& needs, size_t i) {
-  double all = 0;
-  for (const uint64_t need : needs) all += static_cast<double>(need);
-  const double share = all > 0 ? static_cast<double>(needs[i]) / all
-                               : 1.0 / static_cast<double>(needs.size());
-  return static_cast<uint64_t>(static_cast<double>(limit) * share);
+// Divides a limit: what each needs and as much more for all, or, if that is not
+// there, in proportion to the needs.
+std::vector<uint64_t> Divide(uint64_t limit,
+                             const std::vector<uint64_t>& needs) {
+  const uint64_t all = std::accumulate(needs.begin(), needs.end(), uint64_t{0});
+  std::vector<uint64_t> parts;
+  for (const uint64_t need : needs) {
+    const double share =
+        all == 0 ? 0 : static_cast<double>(need) / static_cast<double>(all);
+    parts.push_back(all <= limit ? need + (limit - all) / needs.size()
+                                 : static_cast<uint64_t>(
+                                       static_cast<double>(limit) * share));
+  }
+  return parts;
 }
 
 void AddPlacement(const RealisedPlacement& one, RealisedPlacement* sum) {
@@ -159,19 +167,20 @@ void TensorStage::Share(const DecoderSpec& spec, const StageOptions& options) {
     host.push_back(placement.use(Tier::kHost).peak_bytes());
     disk.push_back(placement.use(Tier::kDisk).peak_bytes());
   }
-  const uint64_t host_free = options.host_budget->free_bytes();
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = *ranks_[i];
-    rank.host_budget = std::make_unique<MemoryBudget>(
-        options.host_budget, PartOf(host_free, host, i));
-    rank.options.host_budget = rank.host_budget.get();
+  const std::vector<uint64_t> host_parts =
+      Divide(options.host_budget->free_bytes(), host);
+  std::vector<uint64_t> disk_parts;
+  if (options.disk_budget != nullptr) {
+    disk_parts = Divide(options.disk_budget->free_bytes(), disk);
   }
-  if (options.disk_budget == nullptr) return;
-  const uint64_t disk_free = options.disk_budget->free_bytes();
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = *ranks_[i];
-    rank.disk_budget = std::make_unique<MemoryBudget>(
-        options.disk_budget, PartOf(disk_free, disk, i));
+    rank.host_budget =
+        std::make_unique<MemoryBudget>(options.host_budget, host_parts[i]);
+    rank.options.host_budget = rank.host_budget.get();
+    if (options.disk_budget == nullptr) continue;
+    rank.disk_budget =
+        std::make_unique<MemoryBudget>(options.disk_budget, disk_parts[i]);
     rank.options.disk_budget = rank.disk_budget.get();
   }
 }

@@ -15,15 +15,15 @@ namespace sluice {
 namespace {
 
 // An exchange that has just begun is polled often.
-constexpr absl::Duration kFirstPause = absl::Microseconds(20);
-constexpr absl::Duration kLongestPause = absl::Microseconds(500);
+constexpr absl::Duration kFirstPoll = absl::Microseconds(20);
+constexpr absl::Duration kLongestPoll = absl::Microseconds(500);
 
 cuda::DeviceAddress Address(const void* data) {
   return reinterpret_cast<uintptr_t>(data);
 }
 
 // Rows on the host or on a device.
-struct Rows {
+struct StagedRows {
   std::byte* data;
   size_t stride;
   bool on_device;
@@ -33,10 +33,10 @@ class NcclGroup : public CollectiveGroup {
  public:
   explicit NcclGroup(std::unique_ptr<const NcclLibrary> library)
       : library_(std::move(library)) {}
-  ~NcclGroup() override { ranks_.clear(); }
+  ~NcclGroup() override;
 
   absl::Status Init(const std::vector<int>& devices);
-  Collective& rank(int rank) override { return *ranks_[rank]; }
+  Collective& rank(int rank) override;
   void Abort(const absl::Status& why) override;
   void Reset() override;
 
@@ -87,7 +87,7 @@ class NcclGroup::Rank : public Collective {
   absl::Status Connect();
   // Makes room on the device, where the caller has none.
   absl::StatusOr<std::byte*> Staging(const ColumnGather& gather, size_t bytes);
-  absl::Status Copy(Rows from, Rows to, size_t bytes, int32_t rows,
+  absl::Status Copy(StagedRows from, StagedRows to, size_t bytes, int32_t rows,
                     cuda::Stream* stream);
   // Waits until NCCL has taken the call; an error of the group or of NCCL.
   absl::Status Settle(int result, absl::string_view call);
@@ -113,6 +113,9 @@ class NcclGroup::Rank : public Collective {
   nccl::Comm* comm_ ABSL_GUARDED_BY(mu_) = nullptr;
 };
 
+// The ranks use the group.
+NcclGroup::~NcclGroup() { ranks_.clear(); }
+
 absl::Status NcclGroup::Init(const std::vector<int>& devices) {
   SLUICE_RETURN_IF_ERROR(
       library_->CudaStatus(library_->cuda().Init(0), "cuInit"));
@@ -130,6 +133,8 @@ absl::Status NcclGroup::Init(const std::vector<int>& devices) {
   }
   return absl::OkStatus();
 }
+
+Collective& NcclGroup::rank(int rank) { return *ranks_[rank]; }
 
 void NcclGroup::Abort(const absl::Status& why) {
   {
@@ -198,7 +203,7 @@ void NcclGroup::Rank::Pause(absl::Duration* pause) {
   MutexLock lock(&group_.mu_);
   if (!group_.status_.ok()) return;
   group_.changed_.WaitFor(&group_.mu_, *pause);
-  *pause = std::min(2 * *pause, kLongestPause);
+  *pause = std::min(2 * *pause, kLongestPoll);
 }
 
 absl::StatusOr<bool> NcclGroup::Rank::Settled() {
@@ -216,7 +221,7 @@ absl::StatusOr<bool> NcclGroup::Rank::Settled() {
 
 absl::Status NcclGroup::Rank::Settle(int result, absl::string_view call) {
   if (result != nccl::kInProgress) return library_.NcclStatus(result, call);
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstPoll;
   for (;;) {
     SLUICE_ASSIGN_OR_RETURN(const bool settled, Settled());
     if (settled) return absl::OkStatus();
@@ -275,7 +280,7 @@ absl::StatusOr<std::byte*> NcclGroup::Rank::Staging(const ColumnGather& gather,
   return reinterpret_cast<std::byte*>(static_cast<uintptr_t>(staging_));
 }
 
-absl::Status NcclGroup::Rank::Copy(Rows from, Rows to, size_t bytes,
+absl::Status NcclGroup::Rank::Copy(StagedRows from, StagedRows to, size_t bytes,
                                    int32_t rows, cuda::Stream* stream) {
   cuda::Copy2D copy;
   copy.source_type =
@@ -295,7 +300,7 @@ absl::Status NcclGroup::Rank::Copy(Rows from, Rows to, size_t bytes,
 absl::Status NcclGroup::Rank::AwaitStream() {
   SLUICE_RETURN_IF_ERROR(
       Cuda(cuda_.EventRecord(done_, stream_), "cuEventRecord"));
-  absl::Duration pause = kFirstPause;
+  absl::Duration pause = kFirstPoll;
   for (;;) {
     const int result = cuda_.EventQuery(done_);
     // What an aborted exchange left is no result.
@@ -326,13 +331,13 @@ absl::Status NcclGroup::Rank::Gather(const ColumnGather& gather,
       on_device ? static_cast<cuda::Stream*>(gather.stream) : stream_;
   SLUICE_ASSIGN_OR_RETURN(std::byte* const staging,
                           Staging(gather, part * ranks_));
-  const auto staged = [&](int rank) -> Rows {
+  const auto staged = [&](int rank) -> StagedRows {
     return {staging + rank * part, width(rank), true};
   };
   if (width(rank_) > 0) {
     // The source is only read.
-    const Rows own = {const_cast<std::byte*>(gather.from), gather.from_stride,
-                      on_device};
+    const StagedRows own = {const_cast<std::byte*>(gather.from),
+                            gather.from_stride, on_device};
     SLUICE_RETURN_IF_ERROR(
         Copy(own, staged(rank_), width(rank_), gather.rows, stream));
   }

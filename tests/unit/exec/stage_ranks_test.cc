@@ -16,6 +16,7 @@
 #include "runtime/exec/tensor_stage.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kernels/backend_parts.h"
+#include "runtime/placement/stage_placement.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/support/temp_dir.h"
@@ -253,6 +254,67 @@ TEST(StageRanksBudgetTest, RanksShareTheStagesMemory) {
     EXPECT_GE(placement.weight_bytes, one);
     EXPECT_LE(placement.weight_bytes, 2 * one);
   }
+}
+
+// What placement says of each rank is what it takes, to the byte.
+TEST(StageRanksBudgetTest, RanksTakeWhatTheirPlacementSays) {
+  for (const bool opt : {false, true}) {
+    const DecoderSpec spec = PlacementSpec(opt);
+    for (const int32_t count : {2, 3, 4}) {
+      StageOptions options;
+      options.layers = {0, spec.num_layers};
+      options.policy = With("w=0/100/0 c=0/100/0");
+      options.max_model_len = 100;
+      options.max_sequences = 8;
+      options.ranks.resize(count);
+      uint64_t peak = 0, held = 0;
+      MemoryBudget none(Tier::kHost, 0);
+      options.host_budget = &none;
+      for (int32_t rank = 0; rank < count; ++rank) {
+        const StageSizes sizes(options.ShapeOf(spec, {rank, count}));
+        const StagePlacement placement =
+            Place(sizes, options.policy, {0, uint64_t{1} << 40, 0});
+        peak += placement.use(Tier::kHost).peak_bytes();
+        held += placement.use(Tier::kHost).held_bytes();
+      }
+      MemoryBudget budget(Tier::kHost, peak);
+      options.host_budget = &budget;
+      const RandomSource source(3);
+      {
+        const auto stage = LoadStage(spec, source, options, nullptr, nullptr);
+        ASSERT_TRUE(stage.ok()) << stage.status();
+        EXPECT_EQ(budget.used_bytes(), held);
+      }
+      EXPECT_EQ(budget.used_bytes(), 0u);
+      MemoryBudget less(Tier::kHost, peak - count * 4096);
+      options.host_budget = &less;
+      EXPECT_TRUE(absl::IsResourceExhausted(
+          LoadStage(spec, source, options, nullptr, nullptr).status()));
+    }
+  }
+}
+
+TEST(StageRanksFailureTest, LoadingIsTold) {
+  const DecoderSpec spec = LlamaSpec(2, 96, 6, 2, 200, 301);
+  MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
+  StageOptions options;
+  options.layers = {0, spec.num_layers};
+  options.max_model_len = 100;
+  options.max_sequences = 8;
+  options.ranks.resize(2);
+  options.host_budget = &budget;
+  const RandomSource source(3);
+  std::atomic<bool> cancelled{false};
+  uint64_t last = 0, total = 0;
+  const auto loaded = LoadStage(
+      spec, source, options,
+      [&](uint64_t done, uint64_t of) { last = done, total = of; }, &cancelled);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(total, (*loaded)->weight_bytes());
+  options.policy.max_step_tokens = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      LoadStage(spec, source, options, nullptr, &cancelled).status()));
 }
 
 }  // namespace
