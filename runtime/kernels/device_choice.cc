@@ -66,11 +66,13 @@ absl::StatusOr<std::vector<DeviceChoice>> ParseDevices(absl::string_view names,
     devices.push_back(devices[0]);
     devices.back().ordinal += rank;
   }
-  for (size_t i = 0; i < devices.size(); ++i) {
-    if (devices[i].backend != devices[0].backend) {
+  for (const DeviceChoice& device : devices) {
+    if (device.backend != devices[0].backend) {
       return InvalidArgument("--device ", names,
                              ": the devices of a stage are of one kind");
     }
+  }
+  for (size_t i = 0; i < devices.size(); ++i) {
     if (devices[i].backend != BackendKind::kCuda) {
       if (named > 1) {
         return InvalidArgument("--device ", names, ": say --device ",

@@ -137,9 +137,8 @@ std::vector<int> NumaNodesOf(std::span<const int> cores) {
   hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
   if (hwloc_topology_load(topology) == 0) {
     hwloc_obj_t node = nullptr;
-    for (int number = 0;
-         (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE,
-                                            node)) != nullptr;
+    for (int number = 0; (node = hwloc_get_next_obj_by_type(
+                              topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;
          ++number) {
       for (size_t i = 0; i < cores.size(); ++i) {
         if (hwloc_bitmap_isset(node->cpuset, cores[i])) nodes[i] = number;

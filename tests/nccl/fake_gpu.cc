@@ -27,6 +27,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/nccl/fake_gathering.h"
+#include "tests/nccl/fake_stream.h"
 #include "worker/link/nccl_abi.h"
 
 #ifndef FAKE_NCCL_VERSION
@@ -108,123 +110,6 @@ thread_local sluice::cuda::Context* context = nullptr;
 int Devices() {
   const char* const count = std::getenv("SLUICE_FAKE_GPU_COUNT");
   return count == nullptr ? 1 : std::clamp(std::atoi(count), 1, kMaxDevices);
-}
-
-struct EventState {
-  std::mutex mu;
-  std::condition_variable changed;
-  uint64_t recorded = 0;
-  uint64_t reached = 0;
-
-  void Await(uint64_t n) {
-    std::unique_lock lock(mu);
-    changed.wait(lock, [&] { return reached >= n; });
-  }
-};
-
-// Does what is put on it in order, on a thread.
-class FakeStream {
- public:
-  FakeStream() : thread_([this] { Work(); }) {}
-  ~FakeStream() {
-    Sync();
-    {
-      std::lock_guard lock(mu_);
-      closed_ = true;
-      changed_.notify_all();
-    }
-    thread_.join();
-  }
-  void Put(std::function<void()> work) {
-    std::lock_guard lock(mu_);
-    work_.push_back(std::move(work));
-    changed_.notify_all();
-  }
-  void Sync() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [&] { return work_.empty() && !working_; });
-  }
-
- private:
-  void Work() {
-    pthread_setname_np(pthread_self(), "fake-stream");  // for who counts them
-    std::unique_lock lock(mu_);
-    for (;;) {
-      changed_.wait(lock, [&] { return !work_.empty() || closed_; });
-      if (work_.empty()) return;
-      std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      working_ = true;
-      lock.unlock();
-      work();
-      work = nullptr;
-      lock.lock();
-      working_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;
-  bool working_ = false;
-  bool closed_ = false;
-  std::thread thread_;  // last
-};
-
-// What ranks of this process gather from each other.
-struct Gathering {
-  explicit Gathering(int count) : ranks(count), from(count), bytes(count) {}
-
-  std::mutex mu;
-  std::condition_variable changed;
-  const int ranks;
-  std::map<int, const sluice::cuda::Context*> joined;  // by rank
-  std::vector<const char*> from;
-  std::vector<size_t> bytes;
-  int arrived = 0;
-  uint64_t meetings = 0;  // that are over
-  bool broken = false;
-
-  void Break() {
-    std::lock_guard lock(mu);
-    broken = true;
-    changed.notify_all();
-  }
-  // Waits until all are here; returns false if they won't be.
-  bool Meet() {
-    std::unique_lock lock(mu);
-    if (broken) return false;
-    const uint64_t meeting = meetings;
-    if (++arrived == ranks) {
-      arrived = 0;
-      ++meetings;
-      changed.notify_all();
-    }
-    changed.wait(lock, [&] { return meetings != meeting || broken; });
-    return meetings != meeting;
-  }
-  // Returns false if a rank is gone, or wants another number of bytes.
-  bool AllGather(int rank, const char* data, char* all, size_t count) {
-    {
-      std::lock_guard lock(mu);
-      from[rank] = data;
-      bytes[rank] = count;
-    }
-    if (!Meet()) return false;
-    for (int r = 0; r < ranks; ++r) {
-      if (bytes[r] != count) return false;
-      char* const to = all + r * count;
-      if (from[r] != to) std::memcpy(to, from[r], count);
-    }
-    return Meet();
-  }
-};
-
-// Gatherings by the cookie of their id, as long as somebody is in one.
-std::map<uint64_t, std::weak_ptr<Gathering>>& gatherings() {
-  static auto* const all = new std::map<uint64_t, std::weak_ptr<Gathering>>();
-  return *all;
 }
 
 // One end of a connection of two, or one of several ranks of this process.

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm_shape.h"
 
@@ -17,10 +16,6 @@ constexpr int32_t kMinSplitRows = 16;
 // Below this, dequantizing a panel again costs more than another thread gains.
 constexpr int32_t kMinPartRows = 64;
 
-// Panels are computed as multiples of so many columns, which is a whole number
-// of vectors on any processor.
-constexpr int32_t kColumnUnit = 16;
-
 // Grows when the bytes that Pack writes change.
 constexpr int kFormatVersion = 3;
 
@@ -29,10 +24,6 @@ void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
   for (int32_t row = 1; cols != stride && row < rows; ++row) {
     std::memmove(tile + row * cols, tile + row * stride, cols * sizeof(float));
   }
-}
-
-int32_t PanelColumns(const MatrixLayout& w, int panel) {
-  return w.panel_end(panel) - w.panel_begin(panel);
 }
 
 // Makes room for `bytes` behind AlignScratch.
@@ -96,7 +87,6 @@ absl::StatusOr<std::unique_ptr<GemmEngine>> GemmEngine::Create(
 }
 
 absl::StatusOr<GemmShape*> GemmEngine::Shape(int32_t n, int32_t k) {
-  n = static_cast<int32_t>(RoundUpTo(n, kColumnUnit));
   const auto it = shapes_.find({n, k});
   if (it != shapes_.end()) return it->second.get();
   OneOpenMpThread guard;
@@ -112,9 +102,8 @@ absl::StatusOr<GemmShape*> GemmEngine::Shape(int32_t n, int32_t k) {
 
 absl::StatusOr<const GemmShape*> GemmEngine::FindShape(const MatrixLayout& w,
                                                        int panel) const {
-  const int32_t n = PanelColumns(w, panel), k = w.k;
-  const auto it =
-      shapes_.find({static_cast<int32_t>(RoundUpTo(n, kColumnUnit)), k});
+  const int32_t n = w.panel_end(panel) - w.panel_begin(panel), k = w.k;
+  const auto it = shapes_.find({n, k});
   if (it == shapes_.end() ||
       (w.format != WeightFormat::kFull && !it->second->has_quantized())) {
     return Internal("no primitives for panels of ", n, " x ", k,
@@ -135,8 +124,9 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
   uint64_t hash = 0xcbf29ce484222325u;
   const int last = w->num_panels() - 1;
   for (const int panel : {0, last}) {
-    SLUICE_ASSIGN_OR_RETURN(GemmShape * shape,
-                            Shape(PanelColumns(*w, panel), w->k));
+    SLUICE_ASSIGN_OR_RETURN(
+        GemmShape * shape,
+        Shape(w->panel_end(panel) - w->panel_begin(panel), w->k));
     hash = HashText(hash, PackingName(shape->packed_desc()));
     size_t bytes = shape->packed_bytes();
     if (w->format != WeightFormat::kFull) {
@@ -163,16 +153,6 @@ absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
                               const float* rows, int thread, std::byte* out) {
   OneOpenMpThread guard;
   SLUICE_ASSIGN_OR_RETURN(const GemmShape* shape, FindShape(w, panel));
-  std::vector<float> filled;
-  if (const int32_t n = PanelColumns(w, panel); n < shape->n()) {
-    // The columns that fill up the panel are as its last one, so that they
-    // change nothing in a quantized group.
-    filled.resize(static_cast<size_t>(shape->n()) * w.k);
-    const float* const end = rows + static_cast<size_t>(n) * w.k;
-    auto next = std::copy(rows, end, filled.begin());
-    while (next != filled.end()) next = std::copy(end - w.k, end, next);
-    rows = filled.data();
-  }
   if (w.format != WeightFormat::kFull) {
     return shape->Quantize(w.format, rows, out);
   }
@@ -223,9 +203,8 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
       error_.store(status);
       return;
     }
-    const int32_t columns = PanelColumns(w, panel);
-    CloseRows(valid, columns, shape.n(), self.tile);
-    epilogue(row, valid, w.panel_begin(panel), columns, self.tile);
+    CloseRows(valid, shape.n(), shape.width(), self.tile);
+    epilogue(row, valid, w.panel_begin(panel), shape.n(), self.tile);
   });
   return Error();
 }
@@ -265,9 +244,8 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
         error_.store(status);
         return;
       }
-      const int32_t columns = PanelColumns(w, panel);
-      CloseRows(valid, columns, shape.n(), self.tile);
-      epilogue(row, valid, w.panel_begin(panel), columns, self.tile);
+      CloseRows(valid, shape.n(), shape.width(), self.tile);
+      epilogue(row, valid, w.panel_begin(panel), shape.n(), self.tile);
     }
   });
   return Error();
