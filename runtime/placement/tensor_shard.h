@@ -38,6 +38,11 @@ struct ColumnRange {
 // but add partial sums, whose rounding depends on the number of ranks
 // ("Efficiently Scaling Transformer Inference", Pope et al., section 3.2.1).
 //
+// That holds for quantized weights, too, whose groups are never cut. (Panels of
+// q, k and v are others than undivided, and so may be their units; these are
+// powers of two, which show only in parameters below 2^-20 of a panel's largest
+// weight: see runtime/quant/group_codec.h.)
+//
 // Parts may be unequal, and all but the heads may be empty. Columns are cut at
 // multiples of 128, which are whole panels, where there are enough of them;
 // columns of quantized matrices at multiples of the groups that share a scale.
