@@ -1,7 +1,9 @@
 #include "worker/machine_share.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "common/status_macros.h"
 #include "runtime/exec/weights/packed_store.h"
@@ -15,11 +17,19 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
   MachineShare machine;
   SLUICE_ASSIGN_OR_RETURN(machine.host_memory_bytes,
                           ParseHostMemory(flags.host_memory));
-  SLUICE_ASSIGN_OR_RETURN(machine.device, ParseDevice(flags.device));
-  SLUICE_RETURN_IF_ERROR(CheckDevice(machine.device));
-  SLUICE_ASSIGN_OR_RETURN(
-      machine.device_memory_bytes,
-      ParseDeviceMemory(machine.device, flags.device_memory));
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<DeviceChoice> devices,
+                          ParseDevices(flags.device, flags.tensor_parallel));
+  machine.device = devices[0];
+  for (const DeviceChoice& device : devices) {
+    SLUICE_RETURN_IF_ERROR(CheckDevice(device));
+    SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
+                            ParseDeviceMemory(device, flags.device_memory));
+    // Ranks are alike: the least is what each has.
+    machine.device_memory_bytes =
+        &device == &devices[0] ? bytes
+                               : std::min(machine.device_memory_bytes, bytes);
+  }
+  if (devices.size() > 1) machine.ranks = devices;
   machine.disk_dir = flags.disk_dir;
   if (!flags.disk_space.empty()) {
     if (flags.disk_dir.empty()) {

@@ -86,8 +86,9 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "unique among live workers; default: host name and pid")
       ->check(Utf8Text());
   f.device_option = AddDevice(&app, &machine.device);
+  AddTensorParallel(&app, &machine.tensor_parallel);
   app.add_option("--device-memory", machine.device_memory,
-                 "most memory of the device, as 20GiB, if it has its own; "
+                 "most memory of each device, as 20GiB, if it has its own; "
                  "default: what a GPU has free, but for about 1 GiB");
   app.add_option("--link", f.link,
                  "what carries activations from worker to worker: grpc; nccl, "

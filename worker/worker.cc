@@ -71,6 +71,9 @@ absl::Status Worker::Options::Validate() const {
 
 absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   SLUICE_RETURN_IF_ERROR(CheckDevice(options.machine.device));
+  for (const DeviceChoice& device : options.machine.ranks) {
+    SLUICE_RETURN_IF_ERROR(CheckDevice(device));
+  }
   SLUICE_RETURN_IF_ERROR(options.Validate());
   Model model;
   if (options.model_dir.empty()) {
@@ -180,12 +183,15 @@ Worker::Worker(Options options, Model model,
       device_budget_(Tier::kDevice, options_.machine.device_memory_bytes),
       host_budget_(Tier::kHost, options_.machine.host_memory_bytes),
       disk_budget_(Tier::kDisk, options_.machine.disk_bytes),
+      ranks_(options_.machine, &device_budget_),
       resources_{
           .compute_threads = options_.machine.threads,
           .cores = options_.machine.cores,
           .device = options_.machine.device,
           .device_budget =
               options_.machine.device.has_memory() ? &device_budget_ : nullptr,
+          .ranks = ranks_.shares(),
+          .exchange = ExchangeOf(options_.links, options_.machine.ranks),
           .host_budget = &host_budget_,
           .disk_budget =
               options_.machine.disk_dir.empty() ? nullptr : &disk_budget_,

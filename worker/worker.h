@@ -25,6 +25,7 @@
 #include "worker/probe/link_survey.h"
 #include "worker/runtime_report.h"
 #include "worker/stage/stage_runner.h"
+#include "worker/tensor_ranks.h"
 #include "worker/weights/model_fetcher.h"
 #include "worker/worker_metrics.h"
 
@@ -148,6 +149,7 @@ class Worker {
   MemoryBudget device_budget_;
   MemoryBudget host_budget_;
   MemoryBudget disk_budget_;
+  const TensorRanks ranks_;
   const StageResources resources_;
   GrpcLinkFactory links_;
   StageRunner runner_;

@@ -125,11 +125,18 @@ absl::Status StageHead::Flush() {
           options_.context.backend->HeadLogits(packed, section, rows));
     }
     // The last section's logits are waited for while it is held.
-    if (section + 1 == sections) SLUICE_RETURN_IF_ERROR(TakeLogits());
+    if (section + 1 == sections) {
+      SLUICE_RETURN_IF_ERROR(
+          options_.answers ? TakeLogits() : options_.context.compute->Finish());
+    }
     // A single section is kept for the next rows.
     if (sections == 1) break;
     if (section == 0) first_.reset();
     SLUICE_RETURN_IF_ERROR(options_.weights->Release(Unit(section)));
+  }
+  if (!options_.answers) {
+    pending_.clear();
+    return absl::OkStatus();
   }
   const Timed timed(&options_.context.stats->head_seconds, options_.context.row,
                     "sampling");

@@ -40,6 +40,9 @@ class StageHead {
     StreamContext context;
     int32_t head_rows = 0;  // as of BackendOptions
     Weights* weights = nullptr;
+    // Whether it gives tokens and scores: of several ranks, only the leading
+    // one. The others compute their part of its logits.
+    bool answers = true;
     // See StageOptions. With an observer, the host gets all logits.
     std::function<void(SequenceId, int32_t position, std::span<const float>)>
         logits_observer;

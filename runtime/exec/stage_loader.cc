@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/exec/activations/activations.h"
 #include "runtime/exec/activations/device_activations.h"
@@ -10,6 +11,7 @@
 #include "runtime/exec/kv/device_kv_stager.h"
 #include "runtime/exec/kv/kv_stager.h"
 #include "runtime/exec/stage_sweep.h"
+#include "runtime/exec/tensor_stage.h"
 #include "runtime/exec/weights/device_weights.h"
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/exec/weights/packed_store.h"
@@ -46,18 +48,19 @@ absl::Status CheckTensors(const DecoderSpec& spec, const TensorSource& source,
 class StageLoader {
  public:
   StageLoader(const DecoderSpec& spec, const TensorSource& source,
-              const StageOptions& options,
+              const StageOptions& options, const StageRank& rank,
               const StageExecutor::Progress& progress,
               const std::atomic<bool>* cancelled)
       : spec_(spec),
         source_(source),
         options_(options),
+        rank_(rank),
         policy_(options.policy),
         progress_(progress),
         cancelled_(cancelled),
-        first_(options.layers.begin == 0),
+        embeds_(options.layers.begin == 0 && rank.tensor.leads()),
         last_(options.layers.end == spec.num_layers),
-        sizes_(Shape(spec, options)) {}
+        sizes_(options.ShapeOf(spec, rank.tensor)) {}
 
   absl::StatusOr<std::unique_ptr<StageExecutor>> Load() {
     SLUICE_RETURN_IF_ERROR(Place());
@@ -71,25 +74,11 @@ class StageLoader {
     SLUICE_RETURN_IF_ERROR(MakeActivations());
     MakeHead();
     ReportPlacement();
-    return std::make_unique<StageSweep>(spec_, options_, std::move(parts_));
+    return std::make_unique<StageSweep>(spec_, options_, rank_.tensor,
+                                        std::move(parts_));
   }
 
  private:
-  static StageShape Shape(const DecoderSpec& spec,
-                          const StageOptions& options) {
-    const bool has_disk =
-        options.disk_budget != nullptr && !options.disk_dir.empty();
-    return {.model = &spec,
-            .layers = options.layers,
-            .policy = options.policy,
-            .device = options.device.backend,
-            .max_model_len = options.max_model_len,
-            .kv_positions = options.kv_positions,
-            .max_sequences = options.max_sequences,
-            .threads = options.compute_threads,
-            .may_use_disk = has_disk && MayUseDisk(options.policy)};
-  }
-
   // Decides what lies where, before anything is loaded. All that follows keeps
   // to it, and to its order.
   absl::Status Place() {
@@ -108,11 +97,15 @@ class StageLoader {
 
   absl::Status MakeBackends() {
     parts_.stats = std::make_unique<SweepStats>();
-    parts_.trace_row = AddTraceRow(options_.tracer, "compute");
+    parts_.trace_row = AddTraceRow(
+        options_.tracer, rank_.tensor.ranks == 1
+                             ? "compute"
+                             : absl::StrCat("compute ", rank_.tensor.rank));
     BackendOptions backend = {sizes_.shape.backend()};
     backend.cores = options_.cores;
     backend.budget = options_.host_budget;
     backend.marks = options_.marks;
+    backend.collective = rank_.columns;
     if (options_.device_budget != nullptr) {
       SLUICE_ASSIGN_OR_RETURN(
           parts_.device, CreateDevice(options_.device, options_.device_budget,
@@ -152,6 +145,7 @@ class StageLoader {
                 .layers = options_.layers,
                 .hidden_size = spec_.hidden_size,
                 .max_rows = policy_.max_step_tokens,
+                .streams = rank_.streams,
                 .buffers = parts_.buffers.get(),
                 .stats = parts_.stats.get(),
                 .row = parts_.trace_row,
@@ -206,7 +200,7 @@ class StageLoader {
   }
 
   absl::Status LoadEmbedding() {
-    if (!first_) return absl::OkStatus();
+    if (!embeds_) return absl::OkStatus();
     SLUICE_ASSIGN_OR_RETURN(
         parts_.embedding,
         EmbeddingStore::Load({.weights = context_.packed_embedding,
@@ -336,6 +330,7 @@ class StageLoader {
         StageHead::Options{.context = context_,
                            .head_rows = sizes_.head_rows,
                            .weights = parts_.weights.get(),
+                           .answers = rank_.tensor.leads(),
                            .logits_observer = options_.logits_observer});
   }
 
@@ -352,7 +347,7 @@ class StageLoader {
       placement.weight_host_bytes += unit.host_end - unit.device_end;
       placement.weight_device_bytes += unit.device_end;
     }
-    if (first_) {
+    if (embeds_) {
       placement.embedding_bytes = parts_.embedding->bytes();
       placement.embedding_host_bytes = parts_.embedding->resident_bytes();
     }
@@ -393,10 +388,11 @@ class StageLoader {
   const DecoderSpec& spec_;
   const TensorSource& source_;
   const StageOptions& options_;
+  const StageRank rank_;
   const Policy& policy_;
   const StageExecutor::Progress& progress_;
   const std::atomic<bool>* const cancelled_;
-  const bool first_, last_;
+  const bool embeds_, last_;
 
   const StageSizes sizes_;
   StagePlacement plan_;
@@ -438,14 +434,25 @@ SweepStats StageParts::Totals() const {
   return sum;
 }
 
+absl::StatusOr<std::unique_ptr<StageExecutor>> LoadRank(
+    const DecoderSpec& spec, const TensorSource& source,
+    const StageOptions& options, const StageRank& rank,
+    const StageExecutor::Progress& progress,
+    const std::atomic<bool>* cancelled) {
+  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
+  return StageLoader(spec, source, options, rank, progress, cancelled).Load();
+}
+
 absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const DecoderSpec& spec, const TensorSource& source,
     const StageOptions& options, const StageExecutor::Progress& progress,
     const std::atomic<bool>* cancelled) {
-  SLUICE_RETURN_IF_ERROR(CheckDevice(options.device));
   SLUICE_RETURN_IF_ERROR(options.Validate(spec));
   SLUICE_RETURN_IF_ERROR(CheckTensors(spec, source, options.layers));
-  return StageLoader(spec, source, options, progress, cancelled).Load();
+  if (options.ranks.size() > 1) {
+    return TensorStage::Load(spec, source, options, progress, cancelled);
+  }
+  return LoadRank(spec, source, options, {}, progress, cancelled);
 }
 
 absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(

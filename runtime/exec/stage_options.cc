@@ -4,6 +4,21 @@
 
 namespace sluice {
 
+StageShape StageOptions::ShapeOf(const DecoderSpec& spec,
+                                 TensorRank tensor) const {
+  const bool has_disk = disk_budget != nullptr && !disk_dir.empty();
+  return {.model = &spec,
+          .layers = layers,
+          .tensor = tensor,
+          .policy = policy,
+          .device = device.backend,
+          .max_model_len = max_model_len,
+          .kv_positions = kv_positions,
+          .max_sequences = max_sequences,
+          .threads = compute_threads,
+          .may_use_disk = has_disk && MayUseDisk(policy)};
+}
+
 absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
   if (layers.begin < 0 || layers.size() < 1 || layers.end > spec.num_layers) {
     return InvalidArgument("layers [", layers.begin, ", ", layers.end,
@@ -43,7 +58,11 @@ absl::Status StageOptions::Validate(const DecoderSpec& spec) const {
   if (host_budget == nullptr) {
     return InvalidArgument("host_budget is missing");
   }
-  if (device.has_memory() != (device_budget != nullptr)) {
+  if (ranks.size() > kMaxTensorRanks) {
+    return InvalidArgument(ranks.size(), " ranks; a stage has at most ",
+                           kMaxTensorRanks);
+  }
+  if (ranks.size() <= 1 && device.has_memory() != (device_budget != nullptr)) {
     return InvalidArgument(
         "a device_budget goes with a device that has memory of its own");
   }

@@ -10,6 +10,7 @@
 #include "common/types.h"
 #include "runtime/exec/stage_resources.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/placement/stage_sizes.h"
 
 namespace sluice {
 
@@ -43,6 +44,8 @@ struct StageOptions : StageShare, StageResources {
   // is null where the backend has no memory of its own.
   std::function<void(BackendParts&, Device*)> wrap_backend;
   absl::Status Validate(const DecoderSpec& spec) const;
+  // Returns what the sizes of one of the stage's ranks depend on.
+  StageShape ShapeOf(const DecoderSpec& spec, TensorRank tensor) const;
 };
 
 }  // namespace sluice

@@ -9,7 +9,7 @@
 namespace sluice {
 
 StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
-                       StageParts parts)
+                       TensorRank rank, StageParts parts)
     : options_(options),
       last_(options.layers.end == spec.num_layers),
       row_by_row_(options.policy.schedule == Schedule::kRowByRow),
@@ -18,7 +18,7 @@ StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
               .max_sequences = options.max_sequences,
               .vocab_size = spec.vocab_size,
               .hidden_size = spec.hidden_size,
-              .first = options.layers.begin == 0,
+              .first = options.layers.begin == 0 || !rank.leads(),
               .packing = options.policy.packing},
       parts_(std::move(parts)),
       backend_(*parts_.backend.backend),

@@ -25,8 +25,9 @@ namespace sluice {
 // the streams bring what comes next. Where things live is the streams' matter.
 class StageSweep : public StageExecutor {
  public:
+  // A rank that does not lead has its residual streams from the one that does.
   StageSweep(const DecoderSpec& spec, const StageOptions& options,
-             StageParts parts);
+             TensorRank rank, StageParts parts);
   ~StageSweep() override;
 
   int64_t kv_pages() const override { return tables_.num_pages(); }

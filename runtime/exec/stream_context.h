@@ -16,6 +16,7 @@
 namespace sluice {
 
 class Backend;
+class Collective;
 class EmbeddingStore;
 class PackedWeights;
 
@@ -48,6 +49,9 @@ struct StreamContext {
   // The embedding with which residual streams begin on the first stage, else
   // null; and their buffers in host memory.
   EmbeddingStore* embedding = nullptr;
+  // The exchange of residual streams in host memory between ranks: the leading
+  // one begins them, and the others get them. Null if there is one rank.
+  Collective* streams = nullptr;
   ActivationPool* buffers = nullptr;
   // These get the times of computing; the row and the tracer may be null.
   SweepStats* stats = nullptr;

@@ -29,6 +29,12 @@ namespace sluice {
 // are there for later calls; for others, and before anybody else writes to
 // memory that a call reads, after Finish().
 //
+// Of a stage of several ranks (TensorRank) each has a backend of its own, with
+// its share of the weights and KV heads, and all of x, the same on all. Their
+// calls exchange columns (Collective), and so have to be the same and in the
+// same order, but for those of Attend and of HeadLogits, of which there may be
+// more or fewer.
+//
 // A backend is confined to one thread, but for its own threads. After an error
 // in a computing call, x and the KV pages of the batch are undefined.
 class Backend {
@@ -97,7 +103,8 @@ class Backend {
     std::span<float> logits;
     bool sampled() const { return logits.empty(); }
   };
-  // Takes the logits of input rows [0, rows.size()), after the last section.
+  // Takes the logits of input rows [0, rows.size()), after the last section. Of
+  // several ranks, only the leading one may: it has what all have computed.
   // Brings those that the host wants; a backend whose logits are the host's
   // gives all. Waits for what it gives, as Finish().
   virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;

@@ -16,6 +16,7 @@
 
 namespace sluice {
 
+class Collective;
 class Device;
 
 struct BackendOptions : BackendShape {
@@ -28,13 +29,17 @@ struct BackendOptions : BackendShape {
   // The device that a backend on the host works beside: attention_rows() are
   // copied between both. Outlives the backend.
   Device* beside = nullptr;
+  // What the backend exchanges columns by, if it is one of several ranks
+  // (BackendShape::tensor): of the memory that it computes in. Outlives the
+  // backend. A computing call that exchanges fails with the group's error.
+  Collective* collective = nullptr;
   // The marks get what the host threads have done, task by task; or null. They
   // outlive the backend.
   WorkMarks* marks = nullptr;
 
   KvLayout kv_layout(const DecoderSpec& spec) const {
     return {.num_layers = layers.size(),
-            .num_kv_heads = spec.num_kv_heads,
+            .num_kv_heads = shard(spec).kv_heads.size(),
             .head_dim = spec.head_dim,
             .format = kv_format,
             .page_alignment = kv_page_alignment};

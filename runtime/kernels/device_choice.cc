@@ -4,11 +4,13 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/memory/cpu_device.h"
 #include "runtime/memory/host_memory.h"
+#include "runtime/placement/tensor_shard.h"
 
 namespace sluice {
 namespace {
@@ -41,6 +43,52 @@ absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name) {
       "no device \"", name,
       "\": expected cpu, cpu-discrete, cuda, or cuda:N for the "
       "Nth GPU from 0");
+}
+
+absl::StatusOr<std::vector<DeviceChoice>> ParseDevices(absl::string_view names,
+                                                       int32_t ranks) {
+  if (ranks < 1 || ranks > kMaxTensorRanks) {
+    return InvalidArgument("--tensor-parallel ", ranks, " is not within 1..",
+                           kMaxTensorRanks);
+  }
+  std::vector<DeviceChoice> devices;
+  for (const absl::string_view name : absl::StrSplit(names, ',')) {
+    SLUICE_ASSIGN_OR_RETURN(const DeviceChoice device, ParseDevice(name));
+    devices.push_back(device);
+  }
+  const auto named = static_cast<int32_t>(devices.size());
+  if (named > kMaxTensorRanks || (named > 1 && ranks > 1 && ranks != named)) {
+    return InvalidArgument("--device names ", named,
+                           " devices, but --tensor-parallel ", ranks,
+                           " wants as many ranks; leave one of them out");
+  }
+  for (int32_t rank = 1; named == 1 && rank < ranks; ++rank) {
+    devices.push_back(devices[0]);
+    devices.back().ordinal += rank;
+  }
+  for (const DeviceChoice& device : devices) {
+    if (device.backend != devices[0].backend) {
+      return InvalidArgument("--device ", names,
+                             ": the devices of a stage are of one kind");
+    }
+  }
+  for (size_t i = 0; i < devices.size(); ++i) {
+    if (devices[i].backend != BackendKind::kCuda) {
+      if (named > 1) {
+        return InvalidArgument("--device ", names, ": say --device ",
+                               DeviceName(devices[0]), " --tensor-parallel ",
+                               named);
+      }
+      devices[i].ordinal = 0;
+      continue;
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (devices[j].ordinal != devices[i].ordinal) continue;
+      return InvalidArgument("--device ", names, ": GPU ", devices[i].ordinal,
+                             " is named twice");
+    }
+  }
+  return devices;
 }
 
 std::string DeviceName(const DeviceChoice& device) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +31,13 @@ struct DeviceChoice {
 // Parses "cpu", "cpu-discrete", "cuda", which is the first GPU, or "cuda:N".
 // kInvalidArgument for others.
 absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name);
+// Parses what --device says of a stage of `ranks` ranks, tensor parallel: one
+// device for each, as "cuda:0,cuda:1"; or one for all, of which GPUs stand for
+// those from this one on. One rank if there is one device and `ranks` is 1.
+// kInvalidArgument for others, for devices of different kinds, and for a GPU
+// that is named twice.
+absl::StatusOr<std::vector<DeviceChoice>> ParseDevices(absl::string_view names,
+                                                       int32_t ranks);
 // Returns the name that ParseDevice() takes; a GPU's has its number always.
 std::string DeviceName(const DeviceChoice& device);
 

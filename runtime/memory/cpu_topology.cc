@@ -178,6 +178,46 @@ int UsableCoreCount(std::span<const int> cores) {
   return std::max(1, whole + (quota > whole ? 1 : 0));
 }
 
+std::vector<int> NumaNodesOf(std::span<const int> cores) {
+  std::vector<int> nodes(cores.size(), 0);
+  hwloc_topology_t topology;
+  if (hwloc_topology_init(&topology) != 0) return nodes;
+  hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_NONE);
+  if (hwloc_topology_load(topology) == 0) {
+    hwloc_obj_t node = nullptr;
+    for (int number = 0; (node = hwloc_get_next_obj_by_type(
+                              topology, HWLOC_OBJ_NUMANODE, node)) != nullptr;
+         ++number) {
+      for (size_t i = 0; i < cores.size(); ++i) {
+        if (hwloc_bitmap_isset(node->cpuset, cores[i])) nodes[i] = number;
+      }
+    }
+  }
+  hwloc_topology_destroy(topology);
+  return nodes;
+}
+
+std::vector<std::vector<int>> DivideCores(std::span<const int> cores,
+                                          std::span<const int> nodes,
+                                          int parts) {
+  std::vector<int> order;  // nodes, as they come
+  for (const int node : nodes) {
+    if (std::find(order.begin(), order.end(), node) == order.end()) {
+      order.push_back(node);
+    }
+  }
+  const size_t count = parts;
+  std::vector<std::vector<int>> divided(count);
+  const bool by_node = !order.empty() && order.size() % count == 0;
+  for (size_t i = 0; i < cores.size(); ++i) {
+    const size_t node =
+        std::find(order.begin(), order.end(), nodes[i]) - order.begin();
+    divided[by_node ? node * count / order.size() : i * count / cores.size()]
+        .push_back(cores[i]);
+  }
+  return divided;
+}
+
 void BindThisThread(std::span<const int> cores) {
   if (cores.empty()) return;
   CpuSet set;

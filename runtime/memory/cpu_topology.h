@@ -44,6 +44,16 @@ double CpuQuota();
 // threads than this only wait for each other. `cores` are UsableCores().
 int UsableCoreCount(std::span<const int> cores);
 
+// Returns the NUMA node of each core, numbered as they come; all 0 where that
+// is unknown.
+std::vector<int> NumaNodesOf(std::span<const int> cores);
+// Divides cores into parts of whole NUMA nodes if there are as many nodes to
+// each part, else of neighbours, as equal as can be. `nodes` are parallel.
+// REQUIRES: parts >= 1.
+std::vector<std::vector<int>> DivideCores(std::span<const int> cores,
+                                          std::span<const int> nodes,
+                                          int parts);
+
 // Lets the calling thread run on these cores only (all of them at once; one
 // core to pin it). Best effort: a refusal of the system is only logged for
 // debugging, and an empty list changes nothing.

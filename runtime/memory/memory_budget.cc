@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "common/text/bytes_text.h"
 
 namespace sluice {
@@ -35,6 +36,18 @@ void MemoryCharge::Release() {
 
 absl::StatusOr<MemoryCharge> MemoryBudget::Charge(const std::string& name,
                                                   uint64_t bytes) {
+  MemoryCharge of_whole;
+  if (whole_ != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(of_whole, whole_->Charge(name, bytes));
+  }
+  SLUICE_ASSIGN_OR_RETURN(MemoryCharge charge, ChargeThis(name, bytes));
+  // Return() gives back both.
+  of_whole.budget_ = nullptr;
+  return charge;
+}
+
+absl::StatusOr<MemoryCharge> MemoryBudget::ChargeThis(const std::string& name,
+                                                      uint64_t bytes) {
   MutexLock lock(&mu_);
   if (bytes > limit_ - used_) {
     std::string message = absl::StrCat(
@@ -60,6 +73,7 @@ absl::StatusOr<MemoryCharge> MemoryBudget::Charge(const std::string& name,
 }
 
 void MemoryBudget::Return(const std::string& name, uint64_t bytes) {
+  if (whole_ != nullptr) whole_->Return(name, bytes);
   MutexLock lock(&mu_);
   used_ -= bytes;
   const auto it = holders_.find(name);

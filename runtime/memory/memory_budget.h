@@ -38,6 +38,10 @@ class MemoryBudget {
  public:
   MemoryBudget(Tier tier, uint64_t limit_bytes)
       : tier_(tier), limit_(limit_bytes) {}
+  // Makes a part of a budget of the same tier, which outlives it: what is
+  // charged to the part is charged to the whole, too.
+  MemoryBudget(MemoryBudget* whole, uint64_t limit_bytes)
+      : tier_(whole->tier()), limit_(limit_bytes), whole_(whole) {}
 
   // kResourceExhausted with the bytes asked for, left, and held by each name.
   absl::StatusOr<MemoryCharge> Charge(const std::string& name, uint64_t bytes);
@@ -53,8 +57,12 @@ class MemoryBudget {
   friend class MemoryCharge;
   void Return(const std::string& name, uint64_t bytes);
 
+  absl::StatusOr<MemoryCharge> ChargeThis(const std::string& name,
+                                          uint64_t bytes);
+
   const Tier tier_;
   const uint64_t limit_;
+  MemoryBudget* const whole_ = nullptr;
   mutable Mutex mu_;
   uint64_t used_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t peak_ ABSL_GUARDED_BY(mu_) = 0;

@@ -15,21 +15,30 @@ constexpr size_t kLine = 64;
 constexpr size_t kGemmScratch =
     sizeof(float) * kGemmTileRows * kPanelColumns + (size_t{32} << 10);
 
+// Returns the width of q, of all heads and of the rank's.
 int64_t QueryWidth(const DecoderSpec& spec) {
   return int64_t{spec.num_heads} * spec.head_dim;
 }
-// Returns the bytes of a row of q, k and v.
-size_t QkvBytes(const DecoderSpec& spec) {
-  return sizeof(float) *
-         (QueryWidth(spec) + 2 * int64_t{spec.num_kv_heads} * spec.head_dim);
+int64_t QueryWidth(const DecoderSpec& spec, const TensorShard& shard) {
+  return int64_t{shard.heads.size()} * spec.head_dim;
+}
+// Returns the bytes of a row of the rank's q, k and v.
+size_t QkvBytes(const DecoderSpec& spec, const TensorShard& shard) {
+  return sizeof(float) * (QueryWidth(spec, shard) +
+                          2 * int64_t{shard.kv_heads.size()} * spec.head_dim);
+}
+// Returns the width of what the ranks gather of attention.
+int64_t GatheredWidth(const DecoderSpec& spec, const TensorShard& shard) {
+  return shard.divides_heads ? QueryWidth(spec) : 0;
 }
 bool HasHead(const DecoderSpec& spec, const BackendShape& shape) {
   return shape.layers.end == spec.num_layers;
 }
 size_t LogitsBytes(const DecoderSpec& spec, const BackendShape& shape) {
-  return HasHead(spec, shape)
-             ? sizeof(float) * shape.head_rows * spec.vocab_size
-             : 0;
+  if (!HasHead(spec, shape)) return 0;
+  const int32_t columns =
+      shape.tensor.leads() ? spec.vocab_size : shape.shard(spec).vocab.size();
+  return sizeof(float) * shape.head_rows * columns;
 }
 size_t RotaryBytes(const DecoderSpec& spec, const BackendShape& shape) {
   return spec.positions == PositionKind::kRotary
@@ -43,16 +52,18 @@ PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
                                 const BackendShape& shape,
                                 const PanelRules& rules) {
   PackedLayouts layouts;
-  layouts.layer = MakeLayerLayout(spec, shape.weight_format, rules);
+  const TensorShard shard = shape.shard(spec);
+  layouts.layer = MakeLayerLayout(spec, shape.weight_format, shard, rules);
   if (shape.weight_format != WeightFormat::kFull) {
-    layouts.dequantized = MakeLayerLayout(spec, WeightFormat::kFull, rules);
+    layouts.dequantized =
+        MakeLayerLayout(spec, WeightFormat::kFull, shard, rules);
   }
-  if (shape.layers.begin == 0) {
+  if (shape.layers.begin == 0 && shape.tensor.leads()) {
     layouts.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
   }
   if (HasHead(spec, shape)) {
-    layouts.head =
-        MakeHeadLayout(spec, shape.weight_format, layouts.layer.bytes, rules);
+    layouts.head = MakeHeadLayout(spec, shape.weight_format, shard,
+                                  layouts.layer.bytes, rules);
   }
   return layouts;
 }
@@ -74,11 +85,14 @@ absl::Status PackedLayouts::ForEachMatrix(
 }
 
 std::vector<MatrixLayout> PackedLayouts::Matrices() const {
-  std::vector<MatrixLayout> all = {layer.qkv, layer.out, layer.up, layer.down};
+  std::vector<MatrixLayout> all;
+  for (const MatrixLayout* w : layer.matrices()) {
+    if (w->n > 0) all.push_back(*w);
+  }
   if (embedding.project_in.n > 0) all.push_back(embedding.project_in);
   for (const HeadSectionLayout& section : head) {
     if (section.project_out.n > 0) all.push_back(section.project_out);
-    all.push_back(section.head);
+    if (section.head.n > 0) all.push_back(section.head);
   }
   return all;
 }
@@ -116,23 +130,26 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   const size_t element = ElementBytes(shape.dtype);
   const PanelRules rules = PanelRules::Cpu(shape.dtype);
   const size_t rows = ReadableRows(shape.max_rows);
-  const int64_t q = QueryWidth(spec);
+  const TensorShard shard = shape.shard(spec);
+  const size_t qkv_row = QkvBytes(spec, shard);
   const bool one_slot = shape.attention_slots == 1;
   normed = rows * std::max(spec.hidden_size * element,
                            spec.embed_dim * ElementBytes(rules.dtype));
-  attention = rows * q * element;
-  qkv = one_slot ? 0 : rows * QkvBytes(spec);
+  attention = rows * QueryWidth(spec, shard) * element;
+  qkv = one_slot ? 0 : rows * qkv_row;
   wide = rows * std::max<size_t>(
-                    one_slot ? QkvBytes(spec) : 0,
-                    std::max(spec.intermediate_size, spec.embed_dim) * element);
+                    one_slot ? qkv_row : 0,
+                    element * std::max<int64_t>({spec.intermediate_size,
+                                                 spec.embed_dim,
+                                                 GatheredWidth(spec, shard)}));
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
   gemm_threads = kGemmScratch;
   if (shape.weight_format != WeightFormat::kFull) {
     // A panel that is dequantized, of as many inputs as any has.
-    const int64_t deepest =
-        std::max<int64_t>({spec.hidden_size, q, spec.intermediate_size,
-                           HasHead(spec, shape) ? spec.embed_dim : 0});
+    const int64_t deepest = std::max<int64_t>(
+        {spec.hidden_size, QueryWidth(spec), spec.intermediate_size,
+         HasHead(spec, shape) ? spec.embed_dim : 0});
     gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
@@ -186,18 +203,39 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   const bool one_slot = shape.attention_slots == 1;
   const size_t few = quantized ? std::min<size_t>(rows, kFewRows) : 0;
   const size_t up = layouts.layer.up.n;
+  const TensorShard shard = shape.shard(spec);
+  const size_t qkv_row = QkvBytes(spec, shard);
   normed = rows * std::max(spec.hidden_size, spec.embed_dim) * element;
-  attention = rows * QueryWidth(spec) * element;
-  qkv = one_slot ? 0 : rows * QkvBytes(spec);
+  attention = rows * QueryWidth(spec, shard) * element;
+  qkv = one_slot ? 0 : rows * qkv_row;
   rotary = RotaryBytes(spec, shape);
-  wide = std::max({one_slot ? rows * QkvBytes(spec) : 0, rows * up * element,
+  wide = std::max({one_slot ? rows * qkv_row : 0, rows * up * element,
                    few * up * sizeof(float),
                    head_rows * spec.embed_dim * element});
-  inner = (spec.gated_mlp ? rows : few) * spec.intermediate_size * element;
+  inner = (spec.gated_mlp ? rows : few) * shard.inner.size() * element;
+  exchange = 0;
+  if (shape.tensor.ranks > 1) {
+    const ExchangeBounds bounds = ExchangeBounds::Of(
+        spec, shape.weight_format, shape.tensor.ranks, shape.dtype);
+    exchange =
+        rows * std::max({GreatestPart(bounds.inner), GreatestPart(bounds.x),
+                         shard.divides_heads ? GreatestPart(bounds.heads)
+                                             : size_t{0}});
+    if (HasHead(spec, shape)) {
+      exchange = std::max(exchange, head_rows * GreatestPart(bounds.logits));
+    }
+    exchange *= shape.tensor.ranks;
+  }
+  gathered = shape.tensor.ranks == 1
+                 ? 0
+                 : rows * element *
+                       std::max<int64_t>(spec.intermediate_size,
+                                         GatheredWidth(spec, shard));
   logits = LogitsBytes(spec, shape);
-  answers = logits > 0 ? head_rows * kTokenSampleBytes : 0;
+  const bool samples = logits > 0 && shape.tensor.leads();
+  answers = samples ? head_rows * kTokenSampleBytes : 0;
   // Answers of less than a page would not be pinned.
-  host_answers = logits > 0 ? std::max<size_t>(kDiskBlockBytes, answers) : 0;
+  host_answers = samples ? std::max<size_t>(kDiskBlockBytes, answers) : 0;
 
   workspace = dequantized = counters = 0;
   for (const MatrixLayout& w : layouts.Matrices()) {
@@ -223,27 +261,27 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   size_t for_attention = 0;
   for (size_t sequences = 1; sequences <= rows; sequences *= 2) {
     const size_t wanted = CeilDiv(size_t{kBlocksPerProcessor} * kMaxProcessors,
-                                  sequences * spec.num_kv_heads);
+                                  sequences * shard.kv_heads.size());
     const size_t splits =
         std::min(CeilDiv(pages, kMinSplitPages),
                  std::max(wanted, CeilDiv(pages, kMaxSplitPages)));
     if (splits == 1) continue;
     for_attention =
         std::max(for_attention, sizeof(float) * splits * sequences *
-                                    spec.num_heads * (spec.head_dim + 2));
+                                    shard.heads.size() * (spec.head_dim + 2));
   }
   for_attention = std::min(for_attention, kMaxAttention);
   if (shape.sparsity < 1) {
     // Scores and positions that are kept. One sequence must have room, all may.
-    const size_t one = size_t{8} * spec.num_heads * RoundUpTo(context, 4);
+    const size_t one = size_t{8} * shard.heads.size() * RoundUpTo(context, 4);
     for_attention =
         std::max({for_attention, one, std::min(kMaxAttention, one * rows)});
   }
   workspace = std::max(workspace, for_attention);
   const size_t tokens = sizeof(int32_t) * rows;
-  const size_t samples = logits > 0 ? kRowSampleBytes * head_rows : 0;
+  const size_t sampled = samples ? kRowSampleBytes * head_rows : 0;
   upload_part = RoundUpTo(
-      std::max({2 * tokens, samples,
+      std::max({2 * tokens, sampled,
                 AttentionUpload(shape.max_rows, shape.max_model_len)}),
       kUploadAlignment);
   step_data = 2 * upload_part;

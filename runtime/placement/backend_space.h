@@ -11,6 +11,7 @@
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/gpu_limits.h"
 #include "runtime/placement/layer_layout.h"
+#include "runtime/placement/tensor_shard.h"
 
 // The work space of the backends, buffer by buffer: backends allocate it, plans
 // count it.
@@ -20,6 +21,8 @@ namespace sluice {
 // The parameters beside the model on which sizes of a backend's memory depend.
 struct BackendShape {
   LayerRange layers;
+  // The rank, if several compute these layers: sizes and layouts are its own.
+  TensorRank tensor;
   DType dtype = DType::kFloat32;
   WeightFormat weight_format = WeightFormat::kFull;
   KvFormat kv_format = KvFormat::kFloat32;
@@ -33,11 +36,16 @@ struct BackendShape {
   // Micro-batches whose rows may be between ProjectQkv and ProjectOut at a
   // time: BatchView::attention_slot is below it.
   int32_t attention_slots = 1;
+
+  TensorShard shard(const DecoderSpec& spec) const {
+    return TensorShard::Of(spec, weight_format, tensor);
+  }
 };
 
 // The layouts of a backend's packed weights, the same for all backends of one
-// shape that follow the same rules. Without the first layer the embedding has 0
-// bytes, without the last the head has no sections.
+// shape that follow the same rules. Without the first layer, and on
+// ranks that do not lead, the embedding has 0 bytes; without the last layer the
+// head has no sections.
 struct PackedLayouts {
   EmbeddingLayout embedding;
   LayerLayout layer;
@@ -81,12 +89,17 @@ struct AttentionScratchSizes {
 // The work space of CpuBackend, in bytes; a part may be each attention slot's.
 // Inputs of GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
-  size_t normed;     // [rows, max(hidden, embed_dim)] in the dtype
-  size_t attention;  // each slot's [rows, q] in the dtype
-  size_t qkv;        // each slot's float [rows, q + 2 kv]; 0 with one slot
-  // The max of one slot's qkv, and [rows, max(inner, embed_dim)] in the dtype.
+  size_t normed;  // [rows, max(hidden, embed_dim)] in the dtype
+  // Of the rank's heads: each slot's [rows, q] in the dtype, and its float
+  // [rows, q + 2 kv]; 0 with one slot.
+  size_t attention;
+  size_t qkv;
+  // The max of one slot's qkv, and [rows, max(inner, embed_dim)] in the dtype;
+  // with several ranks also [rows, q] of all heads.
   size_t wide;
-  size_t logits;  // float [head_rows, vocab]; 0 without the head
+  // float [head_rows, vocab], of a rank that does not lead only its columns; 0
+  // without the head.
+  size_t logits;
   size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
   // The threads' own memory, on the heap: that of GEMMs, and all of it.
   size_t gemm_threads;
@@ -102,9 +115,14 @@ struct GpuSpace : GpuLimits {
   // GEMM: [rows, up] in the dtype, or float for few rows; and [head_rows,
   // embed_dim] in the dtype.
   size_t wide;
-  // The bytes of [rows, inner] in the dtype, for a gated MLP or for few rows of
-  // quantized GEMMs; or 0.
+  // The bytes of [rows, the rank's inner] in the dtype, for a gated MLP or for
+  // few rows of quantized GEMMs; or 0.
   size_t inner;
+  // With several ranks, what they gather of attention and of an MLP's inside:
+  // [rows, max(q, inner)] in the dtype; or 0.
+  size_t gathered;
+  // Room for all ranks' parts of an exchange, each as large as the greatest.
+  size_t exchange;
   // The head's results on the device and on the host; 0 without the head.
   size_t logits, answers, host_answers;
   // The space for partial results that GEMMs and attention share.

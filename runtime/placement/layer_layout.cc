@@ -29,7 +29,9 @@ class Builder {
     return norm;
   }
 
+  // Without columns there is no matrix.
   MatrixLayout Matrix(int64_t n, int64_t k, WeightFormat format) {
+    if (n == 0) return {};
     const MatrixLayout matrix = rules_.Layout(
         static_cast<int32_t>(n), static_cast<int32_t>(k), format, next_);
     next_ = RoundUpTo(matrix.offset + matrix.bytes, kPanelAlignment);
@@ -79,12 +81,15 @@ size_t HeadSectionLayout::PartBegin(size_t offset) const {
 }
 
 LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
-                            const PanelRules& rules) {
+                            const TensorShard& shard, const PanelRules& rules) {
   const int64_t hidden = spec.hidden_size;
   const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
-  const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
   const int64_t inner = spec.intermediate_size;
-  const int64_t up = inner * (spec.gated_mlp ? 2 : 1);
+  // The rank's own columns.
+  const int64_t qkv =
+      (int64_t{shard.heads.size()} + 2 * shard.kv_heads.size()) * spec.head_dim;
+  const int64_t columns = shard.hidden.size();
+  const int64_t up = int64_t{shard.inner.size()} * (spec.gated_mlp ? 2 : 1);
   const bool layer_norm = spec.norm == NormKind::kLayerNorm;
   const bool norm_weight = !layer_norm || spec.norm_affine;
   const bool norm_bias = layer_norm && spec.norm_affine;
@@ -92,36 +97,41 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
   Builder builder(rules);
   layout.norm1 = builder.Norm(norm_weight, norm_bias, hidden);
   layout.norm2 = builder.Norm(norm_weight, norm_bias, hidden);
-  layout.qkv_bias = builder.Vector(spec.qkv_bias, q + 2 * kv);
-  layout.out_bias = builder.Vector(spec.out_bias, hidden);
+  layout.qkv_bias = builder.Vector(spec.qkv_bias, qkv);
+  layout.out_bias = builder.Vector(spec.out_bias, columns);
   layout.up_bias = builder.Vector(spec.mlp_bias, up);
   layout.up_bias_typed = builder.Vector(
       spec.mlp_bias && !spec.gated_mlp && rules.wants_typed_bias(), up,
       rules.dtype);
-  layout.down_bias = builder.Vector(spec.mlp_bias, hidden);
-  layout.qkv = builder.Matrix(q + 2 * kv, hidden, format);
-  layout.out = builder.Matrix(hidden, q, format);
+  layout.down_bias = builder.Vector(spec.mlp_bias, columns);
+  layout.qkv = builder.Matrix(qkv, hidden, format);
+  layout.out = builder.Matrix(columns, q, format);
   layout.up = builder.Matrix(up, hidden, format);
-  layout.down = builder.Matrix(hidden, inner, format);
+  layout.down = builder.Matrix(columns, inner, format);
   layout.bytes = builder.Finish();
   return layout;
 }
 
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
+                                              const TensorShard& shard,
                                               size_t layer_bytes,
                                               const PanelRules& rules) {
   const bool layer_norm = spec.norm == NormKind::kLayerNorm;
   const WeightFormat head_format =
       format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
-  const MatrixLayout whole =
-      rules.Layout(spec.vocab_size, spec.embed_dim, head_format, 0);
+  MatrixLayout whole;
+  if (shard.vocab.size() > 0) {
+    whole = rules.Layout(shard.vocab.size(), spec.embed_dim, head_format, 0);
+  }
   const auto panels = static_cast<size_t>(whole.num_panels());
-  const size_t wanted =
-      CeilDiv(whole.bytes, std::max(layer_bytes, kMinHeadSection));
-  const size_t section_panels = CeilDiv(panels, wanted);
+  const size_t wanted = std::max<size_t>(
+      1, CeilDiv(whole.bytes, std::max(layer_bytes, kMinHeadSection)));
+  const size_t section_panels = std::max<size_t>(1, CeilDiv(panels, wanted));
   std::vector<HeadSectionLayout> sections;
-  for (size_t panel = 0; panel < panels; panel += section_panels) {
+  // A rank without columns has one section, too: what comes before the matrix.
+  for (size_t panel = 0; panel < std::max<size_t>(1, panels);
+       panel += section_panels) {
     HeadSectionLayout& section = sections.emplace_back();
     Builder builder(rules);
     if (panel == 0) {
@@ -133,11 +143,14 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                              WeightFormat::kFull);
       }
     }
-    const auto last =
-        static_cast<int>(std::min(panels, panel + section_panels)) - 1;
-    section.first_column = whole.panel_begin(static_cast<int>(panel));
-    section.head = builder.Matrix(whole.panel_end(last) - section.first_column,
-                                  spec.embed_dim, head_format);
+    if (panels > 0) {
+      const auto last =
+          static_cast<int>(std::min(panels, panel + section_panels)) - 1;
+      section.first_column = whole.panel_begin(static_cast<int>(panel));
+      section.head =
+          builder.Matrix(whole.panel_end(last) - section.first_column,
+                         spec.embed_dim, head_format);
+    }
     section.bytes = builder.Finish();
   }
   return sections;

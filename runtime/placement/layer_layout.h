@@ -8,6 +8,7 @@
 #include "common/number_format.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/matrix_layout.h"
+#include "runtime/placement/tensor_shard.h"
 
 // The layout of a backend's packed weights, its packed units: one block of
 // bytes for the embedding, for each layer and for each section of the head,
@@ -43,7 +44,9 @@ struct LayerLayout {
   // The up_bias in the rules' dtype, if they want that.
   VectorLayout up_bias_typed;
   VectorLayout down_bias;
-  // Q, K and V side by side.
+  // Q, K and V side by side: of the rank's heads, if a stage has several ranks;
+  // of the other matrices, too, it then has its columns (TensorShard), which
+  // may be none.
   MatrixLayout qkv;
   MatrixLayout out;
   // The up columns; in a gated MLP also the gate columns, in turns with these
@@ -72,7 +75,7 @@ struct HeadSectionLayout {
   NormLayout norm;
   MatrixLayout project_out;  // n is 0 if the model has none
   MatrixLayout head;
-  int32_t first_column = 0;
+  int32_t first_column = 0;  // among the rank's columns
   size_t bytes = 0;
 
   size_t PartBegin(size_t offset) const;  // as LayerLayout's
@@ -91,12 +94,14 @@ struct EmbeddingLayout {
 // `format` is that of the layers' matrices. A head of quantized layers has 8
 // bits: it is a large part of what is read, and the logits' errors are the
 // answer's. Its small projection and the embedding stay full.
+// The shard is that of the layers' format, also for a layer made full.
 LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
-                            const PanelRules& rules);
-// Cuts the head into sections of whole panels, none much larger than a layer of
-// `layer_bytes`, or a MiB, if a panel is not.
+                            const TensorShard& shard, const PanelRules& rules);
+// Cuts the rank's part of the head into sections of whole panels, none much
+// larger than a layer of `layer_bytes`, or a MiB, if a panel is not.
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
+                                              const TensorShard& shard,
                                               size_t layer_bytes,
                                               const PanelRules& rules);
 // A learned position table has the rows that `max_model_len` positions look up.

@@ -47,14 +47,15 @@ uint64_t CpuBuffers(const CpuSpace& space, int slots, bool blocks) {
 void AddGpu(const StageShape& shape, StageSizes* sizes) {
   const GpuSpace gpu(*shape.model, shape.backend(), sizes->layouts);
   sizes->device_workspace =
-      Buffers(
-          {gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner, gpu.logits,
-           gpu.answers, gpu.workspace, gpu.dequantized, gpu.counters,
-           GpuSpace::kRingParts * gpu.upload_part, gpu.step_data},
-          true) +
+      Buffers({gpu.normed, gpu.rotary, gpu.rotary, gpu.wide, gpu.inner,
+               gpu.gathered, gpu.exchange, gpu.logits, gpu.answers,
+               gpu.workspace, gpu.dequantized, gpu.counters,
+               GpuSpace::kRingParts * gpu.upload_part, gpu.step_data},
+              true) +
       AttentionSlots(shape) * Buffers({gpu.attention, gpu.qkv}, true);
-  sizes->host_workspace += GpuSpace::kRingParts * gpu.upload_part +
-                           gpu.step_data + gpu.logits + gpu.host_answers;
+  sizes->host_workspace +=
+      GpuSpace::kRingParts * gpu.upload_part + gpu.step_data + gpu.host_answers;
+  if (shape.tensor.leads()) sizes->host_workspace += gpu.logits;
 }
 
 }  // namespace
@@ -68,6 +69,7 @@ bool MayUseDisk(const Policy& policy) {
 BackendShape StageShape::backend() const {
   BackendShape backend;
   backend.layers = layers;
+  backend.tensor = tensor;
   backend.dtype = policy.dtype;
   backend.weight_format = policy.compress_weights;
   backend.kv_format = KvFormatOf(policy);
@@ -100,7 +102,7 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   head_rows = backend.head_rows;
   layouts = PackedLayouts::Of(spec, backend, shape.rules());
   embedding = layouts.embedding;
-  if (shape.layers.begin == 0 && shape.rules().row_major) {
+  if (embedding.bytes > 0 && shape.rules().row_major) {
     embedding = MakeEmbeddingLayout(spec, shape.max_model_len,
                                     PanelRules::Cpu(shape.policy.dtype));
   }
@@ -142,7 +144,7 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   largest_unit = *std::max_element(units.begin(), units.end());
 
   kv = {.num_layers = num_layers(),
-        .num_kv_heads = spec.num_kv_heads,
+        .num_kv_heads = backend.shard(spec).kv_heads.size(),
         .head_dim = spec.head_dim,
         .format = backend.kv_format,
         .page_alignment = backend.kv_page_alignment};
@@ -159,7 +161,9 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
                static_cast<uint64_t>(spec.hidden_size);
   const int neighbours = (shape.layers.begin > 0 ? 1 : 0) +
                          (shape.layers.end < spec.num_layers ? 1 : 0);
-  link_buffers = neighbours * LinkFrames(shape.policy) * activation;
+  link_buffers = shape.tensor.leads()
+                     ? neighbours * LinkFrames(shape.policy) * activation
+                     : 0;
 
   // The host's backend, which beside a device has copies of the rows between
   // both; then where the layers are computed.
@@ -170,7 +174,8 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   if (shape.device == BackendKind::kCpuDiscrete) {
     const CpuSpace device(spec, backend);
     device_workspace = CpuBuffers(device, slots, true);
-    host_workspace += device.threads + device.logits;
+    host_workspace += device.threads;
+    if (shape.tensor.leads()) host_workspace += device.logits;
   } else if (shape.device == BackendKind::kCuda) {
     AddGpu(shape, this);
   }

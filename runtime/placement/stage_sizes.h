@@ -19,6 +19,8 @@ namespace sluice {
 struct StageShape {
   const DecoderSpec* model = nullptr;
   LayerRange layers;
+  // The rank, if several compute the stage together: the sizes are its own.
+  TensorRank tensor;
   Policy policy;  // all but the fractions
   // kCpu: the device is the processor.
   BackendKind device = BackendKind::kCpu;

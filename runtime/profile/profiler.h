@@ -17,10 +17,14 @@ namespace sluice {
 // The part of its machine that one worker may use.
 struct MachineShare {
   DeviceChoice device;
+  // The devices of the ranks of a stage, tensor parallel, all of one kind; the
+  // first is `device`. Empty: one rank. Threads, cores, host memory and disk
+  // are those of all.
+  std::vector<DeviceChoice> ranks;
   int32_t threads = 1;  // compute threads
   // One core for each thread, or empty.
   std::vector<int> cores;
-  // Hard budgets. The device's is 0 if it has no memory of its own.
+  // Hard budgets. Each device's is 0 if it has no memory of its own.
   uint64_t device_memory_bytes = 0;
   uint64_t host_memory_bytes = 0;
   // "" and 0: no disk tier.

@@ -88,24 +88,28 @@ std::vector<PanelRows> IntoPanels(const std::vector<RowRun>& runs) {
   return panels;
 }
 
-// Returns all rows of tensors, one tensor after the other.
-std::vector<PanelRows> Concatenate(
-    const std::vector<const TensorRef*>& tensors) {
-  std::vector<RowRun> runs;
-  for (const TensorRef* ref : tensors) runs.push_back({ref, 0, ref->shape[0]});
-  return IntoPanels(runs);
+// Returns all rows of a tensor.
+std::vector<PanelRows> AllRows(const TensorRef* ref) {
+  return IntoPanels({{ref, 0, ref->shape[0]}});
 }
 
 // Returns panels of which one half is of each tensor.
-std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b) {
+std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b,
+                                  ColumnRange rows) {
   std::vector<PanelRows> panels;
   constexpr int64_t kHalf = kPanelColumns / 2;
-  for (int64_t row = 0; row < a->shape[0]; row += kHalf) {
-    const int64_t end = std::min(row + kHalf, a->shape[0]);
+  for (int64_t row = rows.begin; row < rows.end; row += kHalf) {
+    const int64_t end = std::min<int64_t>(row + kHalf, rows.end);
     panels.push_back({{a, row, end}, {b, row, end}});
   }
   return panels;
 }
+
+// A range of a vector.
+struct VectorPart {
+  TensorRole role;
+  ColumnRange range;
+};
 
 // Packs what tensors of one unit have in a window of its packed unit.
 class WindowPacker {
@@ -134,9 +138,14 @@ class WindowPacker {
   // Packs a table of which rows are looked up, in its dtype, from `offset` on
   // in the packed unit.
   absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset);
-  // Packs nothing if the layout is empty.
+  // Packs parts of vectors, one after the other, or a whole vector; nothing if
+  // the layout is empty.
   absl::Status PackVectors(const VectorLayout& layout,
-                           const std::vector<TensorRole>& roles);
+                           const std::vector<VectorPart>& parts);
+  absl::Status PackVector(const VectorLayout& layout, TensorRole role) {
+    return PackVectors(layout,
+                       {{role, {0, static_cast<int32_t>(layout.length)}}});
+  }
   // Packs the biases of gate and up in the order of their panels' columns.
   absl::Status PackMixedBias(const VectorLayout& layout,
                              const std::vector<PanelRows>& panels);
@@ -276,14 +285,17 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
 }
 
 absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
-                                       const std::vector<TensorRole>& roles) {
+                                       const std::vector<VectorPart>& parts) {
   if (layout.length == 0) return absl::OkStatus();
   std::vector<float> values(layout.length);
+  std::vector<float> whole;
   float* next = values.data();
-  for (const TensorRole role : roles) {
+  for (const auto& [role, range] : parts) {
     const TensorRef* ref = Find(role);
-    SLUICE_RETURN_IF_ERROR(source_.ReadRows(*ref, 0, 1, next));
-    next += Length(*ref);
+    whole.resize(Length(*ref));
+    SLUICE_RETURN_IF_ERROR(source_.ReadRows(*ref, 0, 1, whole.data()));
+    next =
+        std::copy(whole.data() + range.begin, whole.data() + range.end, next);
   }
   if (layout.dtype == DType::kFloat32) {
     CopyWithin(to_, layout.offset, std::span<const float>(values));
@@ -297,14 +309,14 @@ absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
 
 absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
                                          const std::vector<PanelRows>& panels) {
-  const int64_t inner = layout.length / 2;
+  const int64_t inner = Length(*Find(Role::kUpBias));
   std::vector<float> plain(2 * inner);
   SLUICE_RETURN_IF_ERROR(
       source_.ReadRows(*Find(Role::kGateBias), 0, 1, plain.data()));
   SLUICE_RETURN_IF_ERROR(
       source_.ReadRows(*Find(Role::kUpBias), 0, 1, plain.data() + inner));
   const TensorRef* const gate = Find(Role::kGateWeight);
-  std::vector<float> mixed(plain.size());
+  std::vector<float> mixed(layout.length);
   float* next = mixed.data();
   for (const PanelRows& panel : panels) {
     for (const RowRun& run : panel) {
@@ -324,16 +336,26 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
   const LayerLayout& layout = layouts_.layer;
   WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
                     matrices_.get(), pool_, budget_);
-  const std::pair<const VectorLayout&, std::vector<Role>> vectors[] = {
-      {layout.norm1.weight, {Role::kNorm1Weight}},
-      {layout.norm1.bias, {Role::kNorm1Bias}},
-      {layout.norm2.weight, {Role::kNorm2Weight}},
-      {layout.norm2.bias, {Role::kNorm2Bias}},
-      {layout.qkv_bias, {Role::kQBias, Role::kKBias, Role::kVBias}},
-      {layout.out_bias, {Role::kOutBias}},
-      {layout.down_bias, {Role::kDownBias}}};
-  for (const auto& [vector, roles] : vectors) {
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(vector, roles));
+  const TensorShard shard = shape_.shard(spec_);
+  const auto columns = [&](ColumnRange heads) -> ColumnRange {
+    return {heads.begin * spec_.head_dim, heads.end * spec_.head_dim};
+  };
+  const ColumnRange q = columns(shard.heads), kv = columns(shard.kv_heads);
+  const std::pair<const VectorLayout&, Role> norms[] = {
+      {layout.norm1.weight, Role::kNorm1Weight},
+      {layout.norm1.bias, Role::kNorm1Bias},
+      {layout.norm2.weight, Role::kNorm2Weight},
+      {layout.norm2.bias, Role::kNorm2Bias}};
+  for (const auto& [vector, role] : norms) {
+    SLUICE_RETURN_IF_ERROR(pack.PackVector(vector, role));
+  }
+  const std::pair<const VectorLayout&, std::vector<VectorPart>> vectors[] = {
+      {layout.qkv_bias,
+       {{Role::kQBias, q}, {Role::kKBias, kv}, {Role::kVBias, kv}}},
+      {layout.out_bias, {{Role::kOutBias, shard.hidden}}},
+      {layout.down_bias, {{Role::kDownBias, shard.hidden}}}};
+  for (const auto& [vector, parts] : vectors) {
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(vector, parts));
   }
   const TensorRef* up = pack.Find(Role::kUpWeight);
   const TensorRef* gate = pack.Find(Role::kGateWeight);
@@ -341,31 +363,39 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
       spec_.gated_mlp && matrices_->rules().interleaves_gate();
   std::vector<PanelRows> up_panels;
   if (interleave) {
-    up_panels = Interleave(gate, up);
-  } else if (spec_.gated_mlp) {
-    up_panels = Concatenate({gate, up});
+    up_panels = Interleave(gate, up, shard.inner);
   } else {
-    up_panels = Concatenate({up});
+    const auto run = [&](const TensorRef* ref) -> RowRun {
+      return {ref, shard.inner.begin, shard.inner.end};
+    };
+    up_panels =
+        IntoPanels(spec_.gated_mlp ? std::vector<RowRun>{run(gate), run(up)}
+                                   : std::vector<RowRun>{run(up)});
   }
   if (layout.up_bias.length > 0 && interleave) {
     SLUICE_RETURN_IF_ERROR(pack.PackMixedBias(layout.up_bias, up_panels));
   } else if (spec_.gated_mlp) {
-    SLUICE_RETURN_IF_ERROR(
-        pack.PackVectors(layout.up_bias, {Role::kGateBias, Role::kUpBias}));
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(
+        layout.up_bias,
+        {{Role::kGateBias, shard.inner}, {Role::kUpBias, shard.inner}}));
   } else {
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.up_bias, {Role::kUpBias}));
-    SLUICE_RETURN_IF_ERROR(
-        pack.PackVectors(layout.up_bias_typed, {Role::kUpBias}));
+    for (const VectorLayout* bias : {&layout.up_bias, &layout.up_bias_typed}) {
+      SLUICE_RETURN_IF_ERROR(
+          pack.PackVectors(*bias, {{Role::kUpBias, shard.inner}}));
+    }
   }
+  const auto matrix = [&](Role role, ColumnRange rows) -> RowRun {
+    return {pack.Find(role), rows.begin, rows.end};
+  };
   SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
       layout.qkv,
-      Concatenate({pack.Find(Role::kQWeight), pack.Find(Role::kKWeight),
-                   pack.Find(Role::kVWeight)})));
-  SLUICE_RETURN_IF_ERROR(
-      pack.PackMatrix(layout.out, Concatenate({pack.Find(Role::kOutWeight)})));
+      IntoPanels({matrix(Role::kQWeight, q), matrix(Role::kKWeight, kv),
+                  matrix(Role::kVWeight, kv)})));
+  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
+      layout.out, IntoPanels({matrix(Role::kOutWeight, shard.hidden)})));
   SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.up, up_panels));
   SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-      layout.down, Concatenate({pack.Find(Role::kDownWeight)})));
+      layout.down, IntoPanels({matrix(Role::kDownWeight, shard.hidden)})));
   return pack.Finish();
 }
 
@@ -382,8 +412,7 @@ absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
         pack.PackTable(*p, layout.position_rows, layout.positions));
   }
   if (const TensorRef* p = pack.Find(Role::kProjectIn)) {
-    SLUICE_RETURN_IF_ERROR(
-        pack.PackMatrix(layout.project_in, Concatenate({p})));
+    SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.project_in, AllRows(p)));
   }
   return pack.Finish();
 }
@@ -395,17 +424,17 @@ absl::Status PackedWeights::PackHead(int section, const TensorSource& source,
   WindowPacker pack(HeadTensors(spec_), source, progress, to, matrices_.get(),
                     pool_, budget_);
   SLUICE_RETURN_IF_ERROR(
-      pack.PackVectors(layout.norm.weight, {Role::kFinalNormWeight}));
+      pack.PackVector(layout.norm.weight, Role::kFinalNormWeight));
   SLUICE_RETURN_IF_ERROR(
-      pack.PackVectors(layout.norm.bias, {Role::kFinalNormBias}));
+      pack.PackVector(layout.norm.bias, Role::kFinalNormBias));
   const TensorRef* p = pack.Find(Role::kProjectOut);
   if (p != nullptr && layout.project_out.n > 0) {
-    SLUICE_RETURN_IF_ERROR(
-        pack.PackMatrix(layout.project_out, Concatenate({p})));
+    SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.project_out, AllRows(p)));
   }
+  const int64_t first = shape_.shard(spec_).vocab.begin + layout.first_column;
   SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-      layout.head, IntoPanels({{pack.Find(Role::kHead), layout.first_column,
-                                layout.first_column + layout.head.n}})));
+      layout.head,
+      IntoPanels({{pack.Find(Role::kHead), first, first + layout.head.n}})));
   return pack.Finish();
 }
 

@@ -30,6 +30,10 @@ std::string PackedWeights::PackedKey() const {
   if (tables != matrices_->dtype()) {
     absl::StrAppend(&key, ";tables=", DTypeName(tables));
   }
+  if (shape_.tensor.ranks > 1) {
+    absl::StrAppend(&key, ";rank=", shape_.tensor.rank, "of",
+                    shape_.tensor.ranks);
+  }
   // The key has all layer matrices, so that all stages find the same files.
   for (const MatrixLayout* matrix : layer().matrices()) {
     if (matrix->packing == 0) continue;

@@ -61,8 +61,7 @@ constexpr Foreign kForeign[] = {
      "--revision R --local-dir DIR`)"},
     {"--swap-space", kTiers},
     {"--tensor-parallel-size",
-     "layers are split here, not tensors: `sluice run --workers N`, or N times "
-     "sluice-worker"},
+     "here that is --tensor-parallel, of `sluice run` and of sluice-worker"},
     {"--tokenizer",
      "the tokenizer is the model directory's: put tokenizer.json there"},
     {"--tokenizer-mode",

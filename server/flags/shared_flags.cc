@@ -15,8 +15,19 @@ CLI::Option* AddDevice(CLI::App* app, std::string* device) {
   return app
       ->add_option("--device", *device,
                    "what computes: cpu; cuda, the first GPU, or cuda:N; "
+                   "cuda:0,cuda:1, tensor parallel; "
                    "cpu-discrete, for tests: the CPU with device memory of its "
                    "own")
+      ->capture_default_str();
+}
+
+CLI::Option* AddTensorParallel(CLI::App* app, int32_t* ranks) {
+  return app
+      ->add_option("--tensor-parallel", *ranks,
+                   "ranks that compute each layer together: GPUs from "
+                   "--device on, or shares of the cores, by NUMA nodes if "
+                   "there are as many")
+      ->check(From(1, 64))
       ->capture_default_str();
 }
 

@@ -25,7 +25,10 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "tests/nccl/fake_gathering.h"
+#include "tests/nccl/fake_stream.h"
 #include "worker/link/nccl_abi.h"
 
 #ifndef FAKE_NCCL_VERSION
@@ -93,75 +96,29 @@ uint64_t Random() {
   return uint64_t{(*device)()} << 32 | (*device)();
 }
 
-thread_local bool has_context = false;
+}  // namespace
+namespace sluice::cuda {
+struct Context {};
+}  // namespace sluice::cuda
+namespace {
 
-struct EventState {
-  std::mutex mu;
-  std::condition_variable changed;
-  uint64_t recorded = 0;
-  uint64_t reached = 0;
+constexpr int kMaxDevices = 16;
+sluice::cuda::Context contexts[kMaxDevices];
+thread_local sluice::cuda::Context* context = nullptr;
 
-  void Await(uint64_t n) {
-    std::unique_lock lock(mu);
-    changed.wait(lock, [&] { return reached >= n; });
-  }
-};
+// Returns how many devices there are.
+int Devices() {
+  const char* const count = std::getenv("SLUICE_FAKE_GPU_COUNT");
+  return count == nullptr ? 1 : std::clamp(std::atoi(count), 1, kMaxDevices);
+}
 
-// Does what is put on it in order, on a thread.
-class FakeStream {
- public:
-  FakeStream() : thread_([this] { Work(); }) {}
-  ~FakeStream() {
-    Sync();
-    {
-      std::lock_guard lock(mu_);
-      closed_ = true;
-      changed_.notify_all();
-    }
-    thread_.join();
-  }
-  void Put(std::function<void()> work) {
-    std::lock_guard lock(mu_);
-    work_.push_back(std::move(work));
-    changed_.notify_all();
-  }
-  void Sync() {
-    std::unique_lock lock(mu_);
-    changed_.wait(lock, [&] { return work_.empty() && !working_; });
-  }
-
- private:
-  void Work() {
-    pthread_setname_np(pthread_self(), "fake-stream");  // for who counts them
-    std::unique_lock lock(mu_);
-    for (;;) {
-      changed_.wait(lock, [&] { return !work_.empty() || closed_; });
-      if (work_.empty()) return;
-      std::function<void()> work = std::move(work_.front());
-      work_.pop_front();
-      working_ = true;
-      lock.unlock();
-      work();
-      work = nullptr;
-      lock.lock();
-      working_ = false;
-      changed_.notify_all();
-    }
-  }
-
-  std::mutex mu_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> work_;
-  bool working_ = false;
-  bool closed_ = false;
-  std::thread thread_;  // last
-};
-
-// One end of a connection of two.
+// One end of a connection of two, or one of several ranks of this process.
 struct CommState {
   std::mutex mu;
   std::condition_variable changed;
   int rank = 0;
+  int ranks = 2;
+  std::shared_ptr<Gathering> gathering;
   int fd = -1;
   int wake[2] = {-1, -1};  // a pipe that ends what polls
   bool aborted = false;
@@ -248,7 +205,42 @@ struct Hello {
   int32_t padding;
 };
 
-// The body of a communicator's thread: connects, then watches the peer.
+// The body of a communicator's thread among several ranks of this process:
+// waits until all have joined, then until one is gone.
+void PlayRank(CommState& comm, IdFields id) {
+  if (comm.rank == 0) {
+    std::lock_guard lock(world().mu);
+    const auto it = world().roots.find(id.cookie);
+    if (it == world().roots.end()) {
+      return comm.Fail(sluice::nccl::kInvalidArgument);
+    }
+    close(it->second);
+    world().roots.erase(it);
+    --world().counts.roots;
+  }
+  Gathering& gathering = *comm.gathering;
+  {
+    std::unique_lock lock(gathering.mu);
+    gathering.changed.wait(lock, [&] {
+      return gathering.broken ||
+             gathering.joined.size() == static_cast<size_t>(gathering.ranks);
+    });
+    if (gathering.broken) {
+      lock.unlock();
+      return comm.Fail(sluice::nccl::kRemoteError);
+    }
+  }
+  {
+    std::lock_guard lock(comm.mu);
+    comm.ready = true;
+  }
+  std::unique_lock lock(gathering.mu);
+  gathering.changed.wait(lock, [&] { return gathering.broken; });
+  lock.unlock();
+  comm.Fail(sluice::nccl::kRemoteError);
+}
+
+// The body of a communicator's thread: connects to a peer, and watches it.
 void PlayComm(const std::shared_ptr<CommState>& comm, IdFields id) {
   pthread_setname_np(pthread_self(), "fake-comm");
   int fail = 0;
@@ -257,6 +249,7 @@ void PlayComm(const std::shared_ptr<CommState>& comm, IdFields id) {
     fail = world().fail_init;
   }
   if (fail != 0) return comm->Fail(fail);
+  if (comm->ranks > 2) return PlayRank(*comm, id);
   int fd = -1;
   if (comm->rank == 0) {
     int listener = -1;
@@ -359,9 +352,10 @@ struct StatsAtExit {
                    "{\"comms\": %ld, \"comms_made\": %ld, \"roots\": %ld, "
                    "\"streams\": %ld, \"events\": %ld, \"allocations\": %ld, "
                    "\"contexts\": %ld, \"payloads_sent\": %ld, "
-                   "\"bytes_sent\": %ld}\n",
+                   "\"bytes_sent\": %ld, \"gathers\": %ld}\n",
                    c.comms, c.comms_made, c.roots, c.streams, c.events,
-                   c.allocations, c.contexts, c.payloads_sent, c.bytes_sent);
+                   c.allocations, c.contexts, c.payloads_sent, c.bytes_sent,
+                   c.gathers);
       std::fclose(file);
     }
   }
@@ -379,13 +373,13 @@ struct Stream {
 };
 }  // namespace sluice::nccl
 namespace sluice::cuda {
-struct Context {};
 struct Event {
   std::shared_ptr<EventState> state = std::make_shared<EventState>();
 };
 }  // namespace sluice::cuda
 
 using sluice::cuda::Context;
+using sluice::cuda::Copy2D;
 using sluice::cuda::Event;
 using sluice::nccl::Comm;
 using sluice::nccl::Stream;
@@ -431,12 +425,12 @@ void fake_gpu_hide_device(int hidden) {
 int cuInit(unsigned) { return 0; }
 int cuDeviceGetCount(int* count) {
   std::lock_guard lock(world().mu);
-  *count = world().hidden ? 0 : 1;
+  *count = world().hidden ? 0 : Devices();
   return 0;
 }
 int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
-  return ordinal == 0 ? 0 : kCudaNoDevice;
+  return ordinal >= 0 && ordinal < Devices() ? 0 : kCudaNoDevice;
 }
 int cuDeviceGetUuid(Uuid* uuid, int) {
   const char* name = std::getenv("SLUICE_FAKE_GPU_UUID");
@@ -449,9 +443,8 @@ int cuDeviceGetUuid(Uuid* uuid, int) {
   }
   return 0;
 }
-int cuDevicePrimaryCtxRetain(Context** context, int) {
-  static Context* const only = new Context();
-  *context = only;
+int cuDevicePrimaryCtxRetain(Context** context, int device) {
+  *context = &contexts[device];
   Count(&FakeGpuCounts::contexts, 1);
   return 0;
 }
@@ -459,12 +452,12 @@ int cuDevicePrimaryCtxRelease_v2(int) {
   Count(&FakeGpuCounts::contexts, -1);
   return 0;
 }
-int cuCtxSetCurrent(Context* context) {
-  has_context = context != nullptr;
+int cuCtxSetCurrent(Context* current) {
+  context = current;
   return 0;
 }
 int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   if (bytes == 0) return kCudaInvalidValue;
   void* const data = std::malloc(bytes);
   *address = reinterpret_cast<uintptr_t>(data);
@@ -474,7 +467,7 @@ int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
   return 0;
 }
 int cuMemFree_v2(DeviceAddress address) {
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   {
     std::lock_guard lock(world().mu);
     if (world().memory.erase(static_cast<uintptr_t>(address)) != 1) {
@@ -488,7 +481,7 @@ int cuMemFree_v2(DeviceAddress address) {
 int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes,
                          Stream* stream) {
   void* const data = reinterpret_cast<void*>(static_cast<uintptr_t>(to));
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   if (!OnDevice(data, bytes)) return kCudaInvalidValue;
   stream->stream.Put([=] { std::memcpy(data, from, bytes); });
   if (!Within(world().pinned, from, bytes)) stream->stream.Sync();
@@ -497,10 +490,48 @@ int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes,
 int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes,
                          Stream* stream) {
   void* const data = reinterpret_cast<void*>(static_cast<uintptr_t>(from));
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   if (!OnDevice(data, bytes)) return kCudaInvalidValue;
   stream->stream.Put([=] { std::memcpy(to, data, bytes); });
   if (!Within(world().pinned, to, bytes)) stream->stream.Sync();
+  return 0;
+}
+int cuMemcpy2DAsync_v2(const Copy2D* copy, Stream* stream) {
+  if (context == nullptr) return kCudaInvalidContext;
+  if (copy->width_bytes == 0 || copy->height == 0 ||
+      copy->source_pitch < copy->width_bytes ||
+      copy->to_pitch < copy->width_bytes) {
+    return kCudaInvalidValue;
+  }
+  const auto place = [&](unsigned type, const void* host, DeviceAddress device,
+                         size_t pitch) -> const char* {
+    if (type == sluice::cuda::kMemoryTypeHost) {
+      return static_cast<const char*>(host);
+    }
+    const void* const data =
+        reinterpret_cast<void*>(static_cast<uintptr_t>(device));
+    const size_t bytes = (copy->height - 1) * pitch + copy->width_bytes;
+    return type == sluice::cuda::kMemoryTypeDevice && OnDevice(data, bytes)
+               ? static_cast<const char*>(data)
+               : nullptr;
+  };
+  const char* const from = place(copy->source_type, copy->source_host,
+                                 copy->source_device, copy->source_pitch);
+  char* const to = const_cast<char*>(
+      place(copy->to_type, copy->to_host, copy->to_device, copy->to_pitch));
+  if (from == nullptr || to == nullptr) return kCudaInvalidValue;
+  stream->stream.Put([from, to, c = *copy] {
+    for (size_t row = 0; row < c.height; ++row) {
+      std::memcpy(to + row * c.to_pitch, from + row * c.source_pitch,
+                  c.width_bytes);
+    }
+  });
+  const void* const host = copy->source_type == sluice::cuda::kMemoryTypeHost
+                               ? copy->source_host
+                               : copy->to_host;
+  if (host != nullptr && !Within(world().pinned, host, 1)) {
+    stream->stream.Sync();
+  }
   return 0;
 }
 int cuPointerGetAttribute(void* out, int attribute, DeviceAddress address) {
@@ -514,7 +545,7 @@ int cuPointerGetAttribute(void* out, int attribute, DeviceAddress address) {
   return 0;
 }
 int cuStreamCreate(Stream** stream, unsigned) {
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   *stream = new Stream();
   Count(&FakeGpuCounts::streams, 1);
   return 0;
@@ -535,7 +566,7 @@ int cuStreamWaitEvent(Stream* stream, Event* event, unsigned) {
   return 0;
 }
 int cuEventCreate(Event** event, unsigned) {
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   *event = new Event();
   Count(&FakeGpuCounts::events, 1);
   return 0;
@@ -546,7 +577,7 @@ int cuEventDestroy_v2(Event* event) {
   return 0;
 }
 int cuEventRecord(Event* event, Stream* stream) {
-  if (!has_context) return kCudaInvalidContext;
+  if (context == nullptr) return kCudaInvalidContext;
   std::lock_guard lock(event->state->mu);
   const uint64_t n = ++event->state->recorded;
   stream->stream.Put([state = event->state, n] {
@@ -592,14 +623,32 @@ int ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank,
                            Config* config) {
   IdFields fields;
   std::memcpy(&fields, id.internal, sizeof(fields));
-  if (ranks != 2 || rank < 0 || rank > 1 || config->magic != 0xcafebeef ||
+  if (ranks < 2 || rank < 0 || rank >= ranks || config->magic != 0xcafebeef ||
       config->blocking != 0 ||
       std::memcmp(fields.magic, kMagic, sizeof(kMagic)) != 0) {
     return sluice::nccl::kInvalidArgument;
   }
-  if (!has_context) return sluice::nccl::kInvalidUsage;
+  if (context == nullptr) return sluice::nccl::kInvalidUsage;
   auto state = std::make_shared<CommState>();
   state->rank = rank;
+  state->ranks = ranks;
+  {
+    std::lock_guard lock(world().mu);
+    std::shared_ptr<Gathering> gathering = gatherings()[fields.cookie].lock();
+    if (gathering == nullptr) {
+      gathering = std::make_shared<Gathering>(ranks);
+      gatherings()[fields.cookie] = gathering;
+    }
+    std::lock_guard own(gathering->mu);
+    // As the real one, it wants ranks of a process on devices of their own; two
+    // that send to each other may be on one here.
+    for (const auto& [other, device] : gathering->joined) {
+      if (ranks > 2 && device == context) return sluice::nccl::kInvalidUsage;
+    }
+    gathering->joined[rank] = context;
+    gathering->changed.notify_all();
+    state->gathering = std::move(gathering);
+  }
   if (pipe2(state->wake, O_CLOEXEC) != 0) return kNcclSystemError;
   *comm = new Comm{state,
                    std::thread([state, fields] { PlayComm(state, fields); })};
@@ -609,6 +658,7 @@ int ncclCommInitRankConfig(Comm** comm, int ranks, UniqueId id, int rank,
 }
 int ncclCommAbort(Comm* comm) {
   CommState& state = *comm->state;
+  state.gathering->Break();
   {
     std::lock_guard lock(state.mu);
     state.aborted = true;
@@ -656,7 +706,7 @@ int ncclSend(const void* data, size_t count, int type, int peer, Comm* comm,
     return sluice::nccl::kInvalidArgument;
   }
   std::lock_guard lock(state.mu);
-  if (!has_context || !state.ready || state.polls_left > 0) {
+  if (context == nullptr || !state.ready || state.polls_left > 0) {
     return sluice::nccl::kInvalidUsage;
   }
   stream->stream.Put([shared = comm->state, data, count] {
@@ -674,11 +724,35 @@ int ncclRecv(void* data, size_t count, int type, int peer, Comm* comm,
     return sluice::nccl::kInvalidArgument;
   }
   std::lock_guard lock(state.mu);
-  if (!has_context || !state.ready || state.polls_left > 0) {
+  if (context == nullptr || !state.ready || state.polls_left > 0) {
     return sluice::nccl::kInvalidUsage;
   }
   stream->stream.Put([shared = comm->state, data, count] {
     Transfer(shared, static_cast<char*>(data), count, false);
+  });
+  state.polls_left = kPollsInProgress;
+  return sluice::nccl::kInProgress;
+}
+int ncclAllGather(const void* data, void* all, size_t count, int type,
+                  Comm* comm, Stream* stream) {
+  CommState& state = *comm->state;
+  if (type != sluice::nccl::kUint8 || count == 0 || !OnDevice(data, count) ||
+      !OnDevice(all, count * state.ranks)) {
+    return sluice::nccl::kInvalidArgument;
+  }
+  std::lock_guard lock(state.mu);
+  if (context == nullptr || !state.ready || state.polls_left > 0) {
+    return sluice::nccl::kInvalidUsage;
+  }
+  stream->stream.Put([shared = comm->state, data, all, count] {
+    if (shared->gathering->AllGather(shared->rank,
+                                     static_cast<const char*>(data),
+                                     static_cast<char*>(all), count)) {
+      Count(&FakeGpuCounts::gathers, 1);
+      return;
+    }
+    shared->Fail(sluice::nccl::kRemoteError);
+    shared->HangUntilAborted();
   });
   state.polls_left = kPollsInProgress;
   return sluice::nccl::kInProgress;

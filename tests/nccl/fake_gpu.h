@@ -3,16 +3,17 @@
 // These control libsluice_fake_gpu.so, for tests: a stand-in for libcuda and
 // libnccl in one. Device memory is the host's, a stream is a thread, and a
 // communicator of two is a TCP connection over the loopback, within a process
-// or between two. It is stricter than the real ones where these are lenient:
-// calls without a context, on a communicator that is not ready, or with memory
-// that is not the device's are errors; and harsher where they may be: a
-// transfer whose peer is gone stays on its stream until ncclCommAbort; a copy
-// from or to host memory that is not pinned returns when it is done, and all
-// before it on its stream.
+// or between two. Ranks of one process, of any number, gather. It is stricter
+// than the real ones where these are lenient: calls without a context, on a
+// communicator that is not ready, or with memory that is not the device's are
+// errors; and harsher where they may be: a transfer whose peer is gone stays on
+// its stream until ncclCommAbort; a copy from or to host memory that is not
+// pinned returns when it is done, and all before it on its stream.
 //
 // From the environment, for programs: SLUICE_FAKE_GPU_STATS, a directory in
 // which each process leaves FakeGpuCounts as JSON in PID.json when it ends;
-// SLUICE_FAKE_GPU_UUID, for several processes on one GPU.
+// SLUICE_FAKE_GPU_UUID, for several processes on one GPU;
+// SLUICE_FAKE_GPU_COUNT, the number of devices, which is 1.
 
 #include <cstddef>
 
@@ -24,6 +25,7 @@ struct FakeGpuCounts {
   long roots;  // ids that were made and that nobody has joined
   long streams, events, allocations, contexts;
   long payloads_sent, bytes_sent;
+  long gathers;  // each counted by each rank
 };
 FakeGpuCounts fake_gpu_counts();
 

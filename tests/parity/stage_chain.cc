@@ -57,12 +57,19 @@ absl::StatusOr<std::unique_ptr<StageChain>> StageChain::Create(
       stage.disk_budget = chain->budgets_.back().get();
       stage.disk_dir = options.disk_dir;
     }
-    if (options.device_bytes > 0) {
+    stage.ranks.resize(options.ranks);
+    for (RankResources& rank : stage.ranks) {
+      rank.compute_threads = options.compute_threads;
+      if (options.device_bytes == 0) continue;
       chain->budgets_.push_back(
           std::make_unique<MemoryBudget>(Tier::kDevice, options.device_bytes));
-      stage.device_budget = chain->budgets_.back().get();
-      stage.device = options.device;
+      rank.device_budget = chain->budgets_.back().get();
+      rank.device = options.device;
     }
+    stage.device = stage.ranks[0].device;
+    stage.device_budget = stage.ranks[0].device_budget;
+    stage.exchange = options.exchange;
+    if (options.ranks == 1) stage.ranks.clear();
     stage.wrap_backend = options.wrap_backend;
     if (borders[i + 1] == spec.num_layers && options.observe_logits) {
       stage.logits_observer = [chain = chain.get()](

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
+#include "runtime/collective/collective.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/exec/stage_options.h"
 #include "runtime/memory/memory_budget.h"
@@ -34,11 +35,14 @@ class StageChain {
     int32_t max_model_len = 256;
     int32_t kv_positions = 0;  // StageShare's
     int32_t max_sequences = 64;
-    int32_t compute_threads = 1;
+    int32_t compute_threads = 1;  // of each rank
+    int ranks = 1;                // of each stage, tensor parallel
+    // Makes what ranks exchange by; null: the process's memory.
+    std::function<absl::StatusOr<std::unique_ptr<CollectiveGroup>>()> exchange;
     uint64_t budget_bytes = uint64_t{4} << 30;  // of each stage
     std::string disk_dir;                       // "": no disk
     uint64_t disk_bytes = uint64_t{4} << 30;    // of each stage
-    // The device memory of each stage, where `device` computes. 0: the CPU
+    // The device memory of each rank, where `device` computes. 0: the CPU
     // does.
     uint64_t device_bytes = 0;
     DeviceChoice device = TestDevice();
@@ -56,7 +60,7 @@ class StageChain {
   void Reset();
 
   StageExecutor& stage(int i) { return *stages_[i]; }
-  // Budgets come stage by stage: memory's, then the disk's and the device's, if
+  // Budgets come stage by stage: memory's, then the disk's and the devices', if
   // there are such.
   const MemoryBudget& budget(int i) const { return *budgets_[i]; }
   int num_stages() const { return static_cast<int>(stages_.size()); }

@@ -2,6 +2,7 @@
 
 #include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "worker/link/nccl_group.h"
 #include "worker/link/nccl_transport.h"
 
 namespace sluice {
@@ -31,6 +32,23 @@ absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
   }
   LogInfo("links go by gRPC: ", transport.status().message());
   return nullptr;
+}
+
+MakeExchange ExchangeOf(const LinkSetup& setup,
+                        const std::vector<DeviceChoice>& ranks) {
+  if (ranks.empty()) return nullptr;
+  const bool on_gpus = ranks[0].backend == BackendKind::kCuda;
+  if (!on_gpus && setup.choice != LinkChoice::kNccl) return nullptr;
+  NcclGroupOptions options = {.nccl_library = setup.nccl_library,
+                              .cuda_library = setup.cuda_library};
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    // Ranks that compute elsewhere have a GPU each to exchange by.
+    options.devices.push_back(on_gpus ? ranks[i].ordinal : static_cast<int>(i));
+  }
+  return [options] {
+    return Annotate(CreateNcclGroup(options),
+                    "ranks on several GPUs exchange by NCCL");
+  };
 }
 
 }  // namespace sluice

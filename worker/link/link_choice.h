@@ -1,10 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "runtime/collective/collective.h"
 #include "runtime/kernels/device_choice.h"
 #include "worker/link/payload_channel.h"
 
@@ -34,5 +37,13 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name);
 // CreateNcclTransport, only with LinkChoice::kNccl.
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
     const LinkSetup& setup, const DeviceChoice& device);
+
+// Makes what the ranks of a worker exchange columns by: NCCL between GPUs, or
+// if it is asked for; null, for the memory of the process, else. NCCL that is
+// not there is an error, as of CreateNcclGroup.
+using MakeExchange =
+    std::function<absl::StatusOr<std::unique_ptr<CollectiveGroup>>()>;
+MakeExchange ExchangeOf(const LinkSetup& setup,
+                        const std::vector<DeviceChoice>& ranks);
 
 }  // namespace sluice

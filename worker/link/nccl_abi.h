@@ -53,6 +53,8 @@ struct Api {
               Stream* stream);
   int (*Recv)(void* data, size_t count, int type, int peer, Comm* comm,
               Stream* stream);
+  int (*AllGather)(const void* data, void* all, size_t count, int type,
+                   Comm* comm, Stream* stream);
   const char* (*GetErrorString)(int result);
 };
 
@@ -76,9 +78,27 @@ inline constexpr int kNotReady = 600;
 // CU_POINTER_ATTRIBUTE_MEMORY_TYPE, and its value for pinned memory
 inline constexpr int kPointerMemoryType = 2;
 inline constexpr unsigned kMemoryTypeHost = 1;
+inline constexpr unsigned kMemoryTypeDevice = 2;
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+
+// CUDA_MEMCPY2D
+struct Copy2D {
+  size_t source_x_bytes = 0, source_y = 0;
+  unsigned source_type = 0;
+  const void* source_host = nullptr;
+  DeviceAddress source_device = 0;
+  void* source_array = nullptr;
+  size_t source_pitch = 0;
+  size_t to_x_bytes = 0, to_y = 0;
+  unsigned to_type = 0;
+  void* to_host = nullptr;
+  DeviceAddress to_device = 0;
+  void* to_array = nullptr;
+  size_t to_pitch = 0;
+  size_t width_bytes = 0, height = 0;
+};
 
 struct Api {
   int (*Init)(unsigned flags);
@@ -94,6 +114,7 @@ struct Api {
                          Stream* stream);
   int (*MemcpyDtoHAsync)(void* to, DeviceAddress from, size_t bytes,
                          Stream* stream);
+  int (*Memcpy2DAsync)(const Copy2D* copy, Stream* stream);
   int (*StreamCreate)(Stream** stream, unsigned flags);
   int (*StreamDestroy)(Stream* stream);
   int (*StreamSynchronize)(Stream* stream);

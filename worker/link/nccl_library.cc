@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   cuda.Take("cuMemFree_v2", &c.MemFree);
   cuda.Take("cuMemcpyHtoDAsync_v2", &c.MemcpyHtoDAsync);
   cuda.Take("cuMemcpyDtoHAsync_v2", &c.MemcpyDtoHAsync);
+  cuda.Take("cuMemcpy2DAsync_v2", &c.Memcpy2DAsync);
   cuda.Take("cuStreamCreate", &c.StreamCreate);
   cuda.Take("cuStreamDestroy_v2", &c.StreamDestroy);
   cuda.Take("cuStreamSynchronize", &c.StreamSynchronize);
@@ -80,6 +81,7 @@ absl::StatusOr<std::unique_ptr<const NcclLibrary>> NcclLibrary::Load(
   nccl.Take("ncclCommGetAsyncError", &n.CommGetAsyncError);
   nccl.Take("ncclSend", &n.Send);
   nccl.Take("ncclRecv", &n.Recv);
+  nccl.Take("ncclAllGather", &n.AllGather);
   SLUICE_RETURN_IF_ERROR(Check(nccl, nccl_path, kNccl));
   return library;
 }

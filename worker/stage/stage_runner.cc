@@ -320,6 +320,10 @@ void StageRunner::PublishReport() {
   if (has.device_budget != nullptr) {
     report.device_peak_bytes = has.device_budget->peak_bytes();
   }
+  for (size_t i = 1; i < has.ranks.size(); ++i) {
+    const MemoryBudget* const budget = has.ranks[i].device_budget;
+    if (budget != nullptr) report.device_peak_bytes += budget->peak_bytes();
+  }
   report.host_peak_bytes = has.host_budget->peak_bytes();
   if (has.disk_budget != nullptr) {
     report.disk_peak_bytes = has.disk_budget->peak_bytes();

@@ -4,27 +4,59 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "runtime/collective/collective.h"
 #include "runtime/exec/timed.h"
 #include "runtime/exec/weights/embedding_store.h"
 #include "runtime/kernels/backend.h"
 
 namespace sluice {
 
+Activations::Activations(const StreamContext& context) : context_(context) {
+  if (context.streams == nullptr) return;
+  const size_t row_bytes = context.hidden_size * sizeof(float);
+  bounds_.assign(context.streams->ranks() + 1, row_bytes);
+  bounds_[0] = 0;
+}
+
+bool Activations::leads() const {
+  return context_.streams == nullptr || context_.streams->rank() == 0;
+}
+
 absl::StatusOr<std::shared_ptr<ActivationBuffer>> Activations::Enter(size_t k) {
-  if (context_.embedding == nullptr) {
-    return step_->TakeInput(k, context_.hidden_size);
+  const BatchView& view = step_->batches[k].view;
+  std::shared_ptr<ActivationBuffer> x;
+  if (leads() && !embeds()) {
+    SLUICE_ASSIGN_OR_RETURN(x, step_->TakeInput(k, context_.hidden_size));
+  } else {
+    x = Buffer(k);
+    if (leads()) SLUICE_RETURN_IF_ERROR(Embed(view, x->data()));
   }
-  std::shared_ptr<ActivationBuffer> x = Buffer(k);
-  SLUICE_RETURN_IF_ERROR(Embed(step_->batches[k].view, x->data()));
+  SLUICE_RETURN_IF_ERROR(Share(view, x->data()));
   return x;
 }
 
 absl::Status Activations::EnterAt(size_t k, float* x) {
-  if (context_.embedding != nullptr) return Embed(step_->batches[k].view, x);
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ActivationBuffer> sent,
-                          step_->TakeInput(k, context_.hidden_size));
-  std::memcpy(x, sent->data(), sent->bytes());
-  return absl::OkStatus();
+  const BatchView& view = step_->batches[k].view;
+  if (leads() && embeds()) {
+    SLUICE_RETURN_IF_ERROR(Embed(view, x));
+  } else if (leads()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<ActivationBuffer> sent,
+                            step_->TakeInput(k, context_.hidden_size));
+    std::memcpy(x, sent->data(), sent->bytes());
+  }
+  return Share(view, x);
+}
+
+absl::Status Activations::Share(const BatchView& view, float* x) {
+  if (context_.streams == nullptr) return absl::OkStatus();
+  auto* const rows = reinterpret_cast<std::byte*>(x);
+  return context_.streams->Gather({.from = rows,
+                                   .from_stride = bounds_.back(),
+                                   .to = rows,
+                                   .to_stride = bounds_.back(),
+                                   .rows = view.rows,
+                                   .bounds = bounds_},
+                                  *context_.pool);
 }
 
 absl::Status Activations::Embed(const BatchView& view, float* x) {

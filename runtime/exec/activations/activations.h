@@ -45,10 +45,11 @@ class Activations {
   virtual StreamTotals totals() const { return {}; }
 
  protected:
-  explicit Activations(const StreamContext& context) : context_(context) {}
-  // Begin micro-batch k's stream, as the embedding of its tokens or as what the
-  // stage before sent, for which they wait: in a buffer of its own, or in host
-  // memory of the caller's, [rows, hidden]. Called in the order of k.
+  explicit Activations(const StreamContext& context);
+  // Begin micro-batch k's stream, as the embedding of its tokens, as what the
+  // stage before sent, for which they wait, or as what the leading rank has of
+  // it: in a buffer of its own, or in host memory of the caller's, [rows,
+  // hidden]. Called in the order of k, by all ranks at the same place.
   absl::StatusOr<std::shared_ptr<ActivationBuffer>> Enter(size_t k);
   absl::Status EnterAt(size_t k, float* x);
   // A buffer of k's size.
@@ -60,14 +61,23 @@ class Activations {
   const StreamContext context_;
   StepWork* step_ = nullptr;
 
-  // Whether these would not wait.
+  // Whether streams begin with an embedding, on the leading rank.
+  bool embeds() const { return context_.layers.begin == 0; }
+  // Whether these would not wait for the stage before, nor for other ranks.
   bool CanEnter(size_t k) const {
-    return step_->inputs == nullptr ||
-           step_->inputs->ready(static_cast<int32_t>(k));
+    return context_.streams == nullptr &&
+           (step_->inputs == nullptr ||
+            step_->inputs->ready(static_cast<int32_t>(k)));
   }
 
  private:
+  bool leads() const;
   absl::Status Embed(const BatchView& view, float* x);
+  // Gives other ranks the stream that the leading one has, at x on each.
+  absl::Status Share(const BatchView& view, float* x);
+
+  // All of a row is the leading rank's.
+  std::vector<size_t> bounds_;
 };
 
 // Streams that live and are computed in host memory.

@@ -48,7 +48,7 @@ absl::Status DeviceActivations::BeginStep(StepWork* step) {
   Reset();
   step_ = step;
   SLUICE_RETURN_IF_ERROR(PlaceStreams());
-  if (context_.embedding == nullptr) return absl::OkStatus();
+  if (!embeds()) return absl::OkStatus();
   for (size_t k = 0; k < batches_.size(); ++k) {
     SLUICE_RETURN_IF_ERROR(BeginStream(k));
     if (batches_[k].resident) Load(k, batches_[k].slot);
@@ -95,7 +95,7 @@ absl::Status DeviceActivations::PlaceStreams() {
   turns_.clear();
   // Embedded streams have a turn to begin, before those of the step.
   for (const Batch& batch : batches_) {
-    if (context_.embedding == nullptr) break;
+    if (!embeds()) break;
     if (!batch.resident) turns_.push_back(batch.number);
   }
   for (const int32_t k : step_->turns) {

@@ -42,9 +42,12 @@ CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
       weights_(*parts.weights),
       pool_(*parts.pool),
       checks_(own, spec.hidden_size),
-      q_width_(spec.num_heads * spec.head_dim),
-      kv_width_(spec.num_kv_heads * spec.head_dim),
-      gemm_(gemm) {}
+      shard_(options.shard(spec)),
+      q_width_(shard_.heads.size() * spec.head_dim),
+      kv_width_(shard_.kv_heads.size() * spec.head_dim),
+      gemm_(gemm),
+      bounds_(ExchangeBounds::Of(spec, options.weight_format,
+                                 options.tensor.ranks, options.dtype)) {}
 
 absl::StatusOr<BackendParts> CpuBackend::MakeParts(
     const DecoderSpec& spec, const BackendOptions& options, GemmEngine** gemm) {
@@ -147,6 +150,7 @@ absl::Status CpuBackend::DequantizeLayer(const PackedView& packed,
   }
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     const MatrixLayout& from = *layer.matrices()[i];
+    if (from.n == 0) continue;
     SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
         from, packed, *dequantized.matrices()[i], out, 0, from.num_panels()));
   }
@@ -270,7 +274,7 @@ void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
         rotated_.data() + static_cast<size_t>(thread) * kPageTokens * head_dim;
     const float* rows = Qkv(batch.attention_slot) +
                         (int64_t{segment.row} + part.first) * stride + q_width_;
-    for (int32_t head = 0; head < spec_.num_kv_heads; ++head) {
+    for (int32_t head = 0; head < shard_.kv_heads.size(); ++head) {
       const float* k = rows + head * head_dim;
       int32_t k_stride = stride;
       if (half > 0) {
@@ -292,7 +296,7 @@ void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
 
 void CpuBackend::AttendOf(int layer, const BatchView& batch,
                           int32_t first_segment, int32_t count) {
-  const int32_t group = spec_.num_heads / spec_.num_kv_heads;
+  const int32_t group = shard_.heads.size() / shard_.kv_heads.size();
   // A row is a query head at a position; rows are numbered by position first.
   parts_.clear();
   for (int32_t s = first_segment; s < first_segment + count; ++s) {
@@ -304,7 +308,7 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   const int32_t head_dim = spec_.head_dim;
   const int64_t stride = q_width_ + 2 * kv_width_;
   const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
-  const int32_t kv_heads = spec_.num_kv_heads;
+  const int32_t kv_heads = shard_.kv_heads.size();
   const size_t model_layer = layer;
   const int32_t window = model_layer < spec_.sliding_window.size()
                              ? spec_.sliding_window[model_layer]
@@ -364,13 +368,25 @@ absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
                                      const VectorLayout& bias,
                                      const PackedView& packed, const void* a,
                                      int32_t rows, float* x) {
-  const int64_t width = w.n;
-  return gemm_->Multiply(
+  const int64_t width = spec_.hidden_size;
+  float* const columns = x + shard_.hidden.begin;
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w, packed, a, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        AddTile(tile, count, cols, bias.In(packed, col), x + row * width + col,
-                width);
-      });
+        AddTile(tile, count, cols, bias.In(packed, col),
+                columns + row * width + col, width);
+      }));
+  const size_t row_bytes = width * sizeof(float);
+  return Gather(reinterpret_cast<const std::byte*>(columns), row_bytes,
+                reinterpret_cast<std::byte*>(x), row_bytes, rows, bounds_.x);
+}
+
+absl::Status CpuBackend::Gather(const std::byte* from, size_t from_stride,
+                                std::byte* to, size_t to_stride, int32_t rows,
+                                std::span<const size_t> bounds, int to_rank) {
+  if (!is_rank()) return absl::OkStatus();
+  return options_.collective->Gather(
+      {from, from_stride, to, to_stride, rows, bounds, to_rank}, pool_);
 }
 
 absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
@@ -401,9 +417,17 @@ absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
                                     const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.out, w.out_bias, packed.view,
-                                     attention_[batch.attention_slot].data(),
-                                     batch.rows, x));
+  const std::byte* attention = attention_[batch.attention_slot].as<std::byte>();
+  if (shard_.divides_heads) {
+    // What was q, k and v is not needed any more.
+    std::byte* const all = wide_.as<std::byte>();
+    SLUICE_RETURN_IF_ERROR(
+        Gather(attention, q_width_ * ElementBytes(options_.dtype), all,
+               bounds_.heads.back(), batch.rows, bounds_.heads));
+    attention = all;
+  }
+  SLUICE_RETURN_IF_ERROR(
+      MultiplyAdd(w.out, w.out_bias, packed.view, attention, batch.rows, x));
   if (!spec_.pre_norm) NormRowsInPlace(w.norm1, packed.view, x, batch.rows);
   return absl::OkStatus();
 }
@@ -415,20 +439,22 @@ absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
   NormRows(spec_.pre_norm ? &w.norm2 : nullptr, packed.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;
   const size_t element = gemm_->element_bytes();
+  std::byte* const columns =
+      wide_.as<std::byte>() + shard_.inner.begin * element;
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w.up, packed.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
         const float* bias = w.up_bias.In(packed.view, col);
         if (spec_.gated_mlp) {
           GatedTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
-                    wide_.as<std::byte>() + (row * inner + col / 2) * element,
-                    inner);
+                    columns + (row * inner + col / 2) * element, inner);
         } else {
           PlainTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
-                    wide_.as<std::byte>() + (row * inner + col) * element,
-                    inner);
+                    columns + (row * inner + col) * element, inner);
         }
       }));
+  SLUICE_RETURN_IF_ERROR(Gather(columns, inner * element, wide_.as<std::byte>(),
+                                inner * element, batch.rows, bounds_.inner));
   SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, packed.view,
                                      wide_.data(), batch.rows, x));
   if (!spec_.pre_norm) NormRowsInPlace(w.norm2, packed.view, x, batch.rows);
@@ -462,7 +488,9 @@ absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
                                     int32_t rows) {
   const HeadSectionLayout& layout = weights_.head()[section];
   SLUICE_RETURN_IF_ERROR(checks_.Packed("the head", packed, layout.bytes));
-  const int64_t vocab = spec_.vocab_size;
+  // The leading rank gets whole rows, in which its columns come first.
+  const bool leads = options_.tensor.leads();
+  const int64_t width = leads ? spec_.vocab_size : shard_.vocab.size();
   const MatrixLayout& project_out = weights_.head()[0].project_out;
   const void* input = normed_.data();
   if (project_out.n > 0) input = wide_.data();
@@ -486,14 +514,19 @@ absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
         }));
   }
   float* logits = logits_.as<float>();
-  return gemm_->Multiply(
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       layout.head, packed, input, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         for (int32_t i = 0; i < count; ++i) {
-          std::memcpy(logits + (row + i) * vocab + layout.first_column + col,
+          std::memcpy(logits + (row + i) * width + layout.first_column + col,
                       tile + i * cols, cols * sizeof(float));
         }
-      });
+      }));
+  const bool last = section + 1 == weights_.num_head_sections();
+  if (!last) return absl::OkStatus();
+  std::byte* const all = reinterpret_cast<std::byte*>(logits);
+  return Gather(all, width * sizeof(float), leads ? all : nullptr,
+                bounds_.logits.back(), rows, bounds_.logits, /*to_rank=*/0);
 }
 
 absl::Status CpuBackend::TakeLogits(std::span<LogitRow> rows) {

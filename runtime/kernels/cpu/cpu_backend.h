@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/collective/collective.h"
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kernels/cpu/gemm.h"
@@ -91,10 +92,18 @@ class CpuBackend : public Backend {
   void StoreKvOf(const BatchView& batch, int32_t first_segment, int32_t count);
   void AttendOf(int layer, const BatchView& batch, int32_t first_segment,
                 int32_t count);
-  // x += a * w^T + bias.
+  // x += a * w^T + bias: on each rank, the columns that are its own, and then
+  // all of them on all.
   absl::Status MultiplyAdd(const MatrixLayout& w, const VectorLayout& bias,
                            const PackedView& packed, const void* a,
                            int32_t rows, float* x);
+  // Exchanges columns of rows of `width` elements, cut at `bounds`, which the
+  // ranks have at `from`; nothing if there is one rank.
+  absl::Status Gather(const std::byte* from, size_t from_stride, std::byte* to,
+                      size_t to_stride, int32_t rows,
+                      std::span<const size_t> bounds,
+                      int to_rank = ColumnGather::kAllRanks);
+  bool is_rank() const { return options_.tensor.ranks > 1; }
 
   const DecoderSpec spec_;
   const BackendOptions options_;
@@ -102,20 +111,26 @@ class CpuBackend : public Backend {
   const PackedWeights& weights_;
   ComputePool& pool_;
   const DeviceChecks checks_;
+  const TensorShard shard_;
+  // Of the rank's heads.
   const int32_t q_width_;
   const int32_t kv_width_;
   GemmEngine* const gemm_;  // packs the weights
-  WorkBuffer rotary_cos_;   // [max_model_len, rotary.dim / 2]
+  const ExchangeBounds bounds_;
+  WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   WorkBuffer rotary_sin_;
 
   // The work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
   WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
-  // float [rows, q + 2 kv] if there is one slot, then [rows, inner] in dtype
+  // float [rows, q + 2 kv] if there is one slot, then all ranks' attention and
+  // [rows, inner] in dtype
   WorkBuffer wide_;
   std::vector<WorkBuffer>
-      qkv_;            // with more slots, each: float [rows, q + 2 kv]
-  WorkBuffer logits_;  // float [head group, vocab]; last stage
+      qkv_;  // with more slots, each: float [rows, q + 2 kv]
+  // float [head group, vocab], or the rank's columns if it does not lead; last
+  // stage
+  WorkBuffer logits_;
   MemoryCharge thread_scratch_;  // of gemm_ and of the next two
   std::vector<AttentionScratch> attention_scratch_;  // per thread
   std::vector<float> rotated_;  // per thread [kPageTokens, head_dim]

@@ -18,7 +18,7 @@ absl::StatusOr<BackendParts> DiscreteBackend::Create(
   std::unique_ptr<DiscreteBackend> self(
       new DiscreteBackend(spec, options, parts, gemm));
   SLUICE_RETURN_IF_ERROR(self->Initialize());
-  if (options.layers.end == spec.num_layers) {
+  if (options.layers.end == spec.num_layers && options.tensor.leads()) {
     SLUICE_ASSIGN_OR_RETURN(
         self->logits_,
         HostBuffer::Create("logits", CpuSpace(spec, options).logits,

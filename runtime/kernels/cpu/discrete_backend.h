@@ -37,7 +37,7 @@ class DiscreteBackend : public CpuBackend {
         scratch_(options.threads) {}
 
   Device* const device_;
-  HostBuffer logits_;  // [head rows, vocab]; last stage
+  HostBuffer logits_;  // [head rows, vocab]; last stage, leading rank
   struct Copy {
     std::span<const float> from;
     float* to;

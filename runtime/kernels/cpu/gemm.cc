@@ -1,6 +1,7 @@
 #include "runtime/kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -16,7 +17,14 @@ constexpr int32_t kMinSplitRows = 16;
 constexpr int32_t kMinPartRows = 64;
 
 // Grows when the bytes that Pack writes change.
-constexpr int kFormatVersion = 2;
+constexpr int kFormatVersion = 3;
+
+// Takes away what a tile has between rows of `cols` floats.
+void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
+  for (int32_t row = 1; cols != stride && row < rows; ++row) {
+    std::memmove(tile + row * cols, tile + row * stride, cols * sizeof(float));
+  }
+}
 
 // Makes room for `bytes` behind AlignScratch.
 void GrowScratch(std::vector<std::byte>& scratch, size_t bytes) {
@@ -156,7 +164,7 @@ absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
 absl::Status GemmEngine::Multiply(const MatrixLayout& w,
                                   const PackedView& packed, const void* a,
                                   int32_t rows, Epilogue epilogue) {
-  if (rows == 0) return absl::OkStatus();
+  if (rows == 0 || w.n == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
   return w.format == WeightFormat::kFull
@@ -195,6 +203,7 @@ absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
       error_.store(status);
       return;
     }
+    CloseRows(valid, shape.n(), shape.width(), self.tile);
     epilogue(row, valid, w.panel_begin(panel), shape.n(), self.tile);
   });
   return Error();
@@ -235,6 +244,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
         error_.store(status);
         return;
       }
+      CloseRows(valid, shape.n(), shape.width(), self.tile);
       epilogue(row, valid, w.panel_begin(panel), shape.n(), self.tile);
     }
   });

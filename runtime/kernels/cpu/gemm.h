@@ -40,6 +40,11 @@
 // row count on offer is tried when a shape is first used, on rows that are all
 // the same: a count that gives any row other bits than the largest count gives
 // its first row is not used, and such tiles are padded to the next larger one.
+//
+// Nor may a column's result depend on what columns are computed with it, as
+// these are a rank's, where several ranks compute a product (TensorShard).
+// oneDNN's AVX2 kernels sum what is left after whole vectors of columns in
+// another order: panels are filled up to whole ones.
 
 namespace sluice {
 

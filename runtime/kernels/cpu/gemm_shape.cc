@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm.h"
@@ -17,6 +18,10 @@ using dnnl::memory;
 // Tiles on offer. More sizes waste fewer padded rows, and cost primitives.
 constexpr int32_t kTileSizes[] = {
     GemmEngine::kTileRows, 96, 64, 48, 32, 24, 16, 8, 4, 2, 1};
+
+// Columns are computed in multiples of so many, which are whole vectors on any
+// processor.
+constexpr int32_t kColumnUnit = 16;
 
 memory::data_type DnnlType(DType dtype) {
   return dtype == DType::kFloat32 ? memory::data_type::f32
@@ -62,6 +67,8 @@ absl::StatusOr<std::unique_ptr<GemmShape>> GemmShape::Create(
     int num_threads) try {
   auto shape = std::make_unique<GemmShape>();
   shape->n_ = n;
+  const auto width = static_cast<int32_t>(RoundUpTo(n, kColumnUnit));
+  shape->width_ = width;
   shape->k_ = k;
   shape->dtype_ = dtype;
   shape->engine_ = engine;
@@ -70,11 +77,11 @@ absl::StatusOr<std::unique_ptr<GemmShape>> GemmShape::Create(
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   for (int32_t rows : kTileSizes) {
     const memory::desc src({rows, k}, type, memory::format_tag::ab);
-    const memory::desc dst({rows, n}, memory::data_type::f32,
+    const memory::desc dst({rows, width}, memory::data_type::f32,
                            memory::format_tag::ab);
     const bool first = shape->tiles_.empty();
     const memory::desc weights =
-        first ? memory::desc({k, n}, type, memory::format_tag::any)
+        first ? memory::desc({k, width}, type, memory::format_tag::any)
               : shape->packed_;
     dnnl::matmul::primitive_desc desc({src, weights, dst}, attr, engine,
                                       /*allow_empty=*/true);
@@ -138,9 +145,9 @@ absl::Status GemmShape::KeepInvariantTiles() {
   memory a({{max_rows, k_}, DnnlType(dtype_), memory::format_tag::ab}, engine_,
            room.get_data_handle());
   const dnnl::reorder convert(rows_source, a);
-  std::vector<float> out(static_cast<size_t>(max_rows) * n_);
+  std::vector<float> out(static_cast<size_t>(max_rows) * width_);
   std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
-  const size_t row_bytes = n_ * sizeof(float);
+  const size_t row_bytes = width_ * sizeof(float);
 
   // Two orders of summation may well agree in one element, so that a narrow
   // panel needs several tries to tell them apart.
@@ -163,10 +170,10 @@ absl::Status GemmShape::KeepInvariantTiles() {
         return Internal("oneDNN: a product failed with status ",
                         static_cast<int>(status));
       }
-      if (kept.empty()) expected.assign(out.begin(), out.begin() + n_);
+      if (kept.empty()) expected.assign(out.begin(), out.begin() + width_);
       bool same = true;
       for (int32_t row = 0; row < tile.rows && same; ++row) {
-        same = std::memcmp(out.data() + static_cast<size_t>(row) * n_,
+        same = std::memcmp(out.data() + static_cast<size_t>(row) * width_,
                            expected.data(), row_bytes) == 0;
       }
       if (same) kept.push_back(std::move(tile));
@@ -201,7 +208,13 @@ dnnl_status_t GemmShape::Run(const Tile& tile, const std::byte* packed,
 
 absl::Status GemmShape::Pack(const float* rows, std::byte* out,
                              const dnnl::stream& stream) const try {
-  memory source({{k_, n_}, memory::data_type::f32, memory::format_tag::ba},
+  std::vector<float> filled;  // up to the width, with zeros
+  if (n_ < width_) {
+    filled.assign(rows, rows + static_cast<size_t>(n_) * k_);
+    filled.resize(static_cast<size_t>(width_) * k_);
+    rows = filled.data();
+  }
+  memory source({{k_, width_}, memory::data_type::f32, memory::format_tag::ba},
                 engine_, const_cast<float*>(rows));
   memory packed(packed_, engine_, out);
   dnnl::reorder(source, packed).execute(stream, source, packed);
@@ -248,7 +261,7 @@ absl::StatusOr<PanelOrder> GemmShape::FindOrder() const try {
     std::memcpy(&bits, packed[d] + position * 2, 2);
     return static_cast<int32_t>(BFloat16ToFloat(bits));
   };
-  for (const int32_t block : {64, 48, 32, 16, n_}) {
+  for (const int32_t block : {64, 48, 32, 16, width_}) {
     for (const int32_t interleave : {1, 2}) {
       if (interleave == 2 && dtype_ == DType::kFloat32) continue;
       const size_t columns = (n_ + block - 1) / block * block;
@@ -291,10 +304,10 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   q->in_order = order.block != 0;
   DType decoded = dtype_;
   if (!q->in_order) {
-    order.block = n_;
+    order.block = width_;
     order.padded_k = k_;
     decoded = DType::kFloat32;
-    const memory::desc plain({k_, n_}, memory::data_type::f32,
+    const memory::desc plain({k_, width_}, memory::data_type::f32,
                              memory::format_tag::ab);
     q->reorder = dnnl::reorder(
         dnnl::reorder::primitive_desc(engine_, plain, engine_, packed_));

@@ -68,7 +68,8 @@ class GemmShape {
     return tiles_.front();
   }
 
-  // Multiplies [tile.rows, k] by the packed panel. `scratch` holds
+  // Multiplies [tile.rows, k] by the packed panel: [tile.rows, width] at `out`.
+  // `scratch` holds
   // scratchpad_bytes() at a multiple of kScratchAlignment.
   dnnl_status_t Run(const Tile& tile, const std::byte* packed, const void* a,
                     float* out, void* scratch, const dnnl::stream& stream,
@@ -109,6 +110,8 @@ class GemmShape {
   // Returns the tiles, largest first; the first has GemmEngine::kTileRows.
   const std::vector<Tile>& tiles() const { return tiles_; }
   int32_t n() const { return n_; }
+  // Columns of a tile: n, filled up with zeros.
+  int32_t width() const { return width_; }
   int32_t k() const { return k_; }
 
  private:
@@ -130,6 +133,7 @@ class GemmShape {
   absl::Status KeepInvariantTiles();
 
   int32_t n_ = 0;
+  int32_t width_ = 0;
   int32_t k_ = 0;
   DType dtype_ = DType::kFloat32;
   dnnl::engine engine_;

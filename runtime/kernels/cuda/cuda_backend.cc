@@ -41,10 +41,14 @@ CudaBackend::CudaBackend(const DecoderSpec& spec, const BackendOptions& options,
       place_(place),
       kv_layout_(parts.kv_layout),
       checks_(options.device, spec.hidden_size),
-      q_width_(spec.num_heads * spec.head_dim),
-      kv_width_(spec.num_kv_heads * spec.head_dim),
+      shard_(options.shard(spec)),
+      bounds_(ExchangeBounds::Of(spec, options.weight_format,
+                                 options.tensor.ranks, options.dtype)),
+      q_width_(shard_.heads.size() * spec.head_dim),
+      kv_width_(shard_.kv_heads.size() * spec.head_dim),
       device_(device),
       weights_(*parts.weights),
+      pool_(*parts.pool),
       graphs_(place.stream) {}
 
 CudaBackend::~CudaBackend() {
@@ -114,6 +118,10 @@ absl::Status CudaBackend::Initialize(ComputePool& pool) {
   if (space.inner > 0) {
     SLUICE_ASSIGN_OR_RETURN(inner_, Allocate(space.inner));
   }
+  if (space.gathered > 0) {
+    SLUICE_ASSIGN_OR_RETURN(gathered_, Allocate(space.gathered));
+    SLUICE_ASSIGN_OR_RETURN(exchange_, Allocate(space.exchange));
+  }
   if (space.logits > 0) SLUICE_RETURN_IF_ERROR(MakeHead(space));
   SLUICE_RETURN_IF_ERROR(MakeRotaryTable(space, pool));
   return MakeAttention(space);
@@ -121,6 +129,7 @@ absl::Status CudaBackend::Initialize(ComputePool& pool) {
 
 absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
   SLUICE_ASSIGN_OR_RETURN(logits_, Allocate(space.logits));
+  if (!options_.tensor.leads()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(answers_, Allocate(space.answers));
   SLUICE_ASSIGN_OR_RETURN(
       host_logits_, HostBuffer::Create("logits", space.logits, options_.budget,
@@ -135,7 +144,7 @@ absl::Status CudaBackend::MakeHead(const GpuSpace& space) {
 absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   AttentionShape shape;
   shape.kv = kv_layout_;
-  shape.num_heads = spec_.num_heads;
+  shape.num_heads = shard_.heads.size();
   shape.dtype = options_.dtype;
   shape.scale = spec_.attention_scale;
   SLUICE_ASSIGN_OR_RETURN(
@@ -338,17 +347,49 @@ absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
                             attention_out_[batch.attention_slot].data());
 }
 
+absl::Status CudaBackend::Gather(const void* from, size_t from_stride, void* to,
+                                 size_t to_stride, int32_t rows,
+                                 std::span<const size_t> bounds, int to_rank) {
+  if (!is_rank()) return absl::OkStatus();
+  ColumnGather gather;
+  gather.from = static_cast<const std::byte*>(from);
+  gather.from_stride = from_stride;
+  gather.to = static_cast<std::byte*>(to);
+  gather.to_stride = to_stride;
+  gather.rows = rows;
+  gather.bounds = bounds;
+  gather.to_rank = to_rank;
+  gather.stream = place_.stream;
+  gather.staging = exchange_.as<std::byte>();
+  gather.staging_bytes = exchange_.bytes();
+  return options_.collective->Gather(gather, pool_);
+}
+
+absl::Status CudaBackend::MultiplyAdd(PackedGemm::Call gemm, const float* bias,
+                                      float* x) {
+  const size_t row_bytes = spec_.hidden_size * sizeof(float);
+  float* const columns = x + shard_.hidden.begin;
+  gemm.y_stride = spec_.hidden_size;
+  SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(gemm, bias, true, columns));
+  return Gather(columns, row_bytes, x, row_bytes, gemm.rows, bounds_.x);
+}
+
 absl::Status CudaBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
-  PackedGemm::Call gemm = GemmOf(w.out, packed.view, batch.rows,
-                                 attention_out_[batch.attention_slot].data());
+  const void* attention = attention_out_[batch.attention_slot].data();
+  if (shard_.divides_heads) {
+    SLUICE_RETURN_IF_ERROR(Gather(
+        attention, q_width_ * ElementBytes(options_.dtype), gathered_.data(),
+        bounds_.heads.back(), batch.rows, bounds_.heads));
+    attention = gathered_.data();
+  }
+  PackedGemm::Call gemm = GemmOf(w.out, packed.view, batch.rows, attention);
   // Q, k and v, if they are there, are done with.
   gemm.spare = wide_.data();
   gemm.spare_bytes = wide_.bytes();
-  SLUICE_RETURN_IF_ERROR(
-      gemm_->ToFloat(gemm, w.out_bias.In(packed.view), true, x));
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(gemm, w.out_bias.In(packed.view), x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm1, packed.view, x, nullptr, batch.rows, DType::kFloat32,
               x);
@@ -360,7 +401,7 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
   const PackedGemm::Call gemm = GemmOf(w.up, packed, rows, normed_.data());
   const auto activate = [&](const auto* from, auto* to) {
     const float* const bias = w.up_bias.In(packed);
-    const int32_t n = spec_.intermediate_size;
+    const int32_t n = shard_.inner.size();
     return spec_.gated_mlp ? GateRows(spec_.activation, from, bias, rows, n, to,
                                       place_.stream)
                            : ActivateRows(spec_.activation, from, bias, rows, n,
@@ -401,16 +442,23 @@ absl::Status CudaBackend::Mlp(int layer, const PackedLayer& packed,
   SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, packed.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
-  SLUICE_ASSIGN_OR_RETURN(const void* const inner,
-                          MlpUp(w, packed.view, batch.rows));
+  const void* inner = nullptr;
+  if (shard_.inner.size() > 0) {
+    SLUICE_ASSIGN_OR_RETURN(inner, MlpUp(w, packed.view, batch.rows));
+  }
+  if (is_rank()) {
+    SLUICE_RETURN_IF_ERROR(Gather(
+        inner, shard_.inner.size() * ElementBytes(options_.dtype),
+        gathered_.data(), bounds_.inner.back(), batch.rows, bounds_.inner));
+    inner = gathered_.data();
+  }
   PackedGemm::Call gemm = GemmOf(w.down, packed.view, batch.rows, inner);
   // The up matrix's inputs and, if they are not these, its results are done
   // with.
   const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
   gemm.spare = spare.data();
   gemm.spare_bytes = spare.bytes();
-  SLUICE_RETURN_IF_ERROR(
-      gemm_->ToFloat(gemm, w.down_bias.In(packed.view), true, x));
+  SLUICE_RETURN_IF_ERROR(MultiplyAdd(gemm, w.down_bias.In(packed.view), x));
   if (spec_.pre_norm) return absl::OkStatus();
   return Norm(&w.norm2, packed.view, x, nullptr, batch.rows, DType::kFloat32,
               x);
@@ -453,9 +501,15 @@ absl::Status CudaBackend::HeadLogits(const PackedView& packed, int section,
   }
   PackedGemm::Call gemm = GemmOf(layout.head, packed, rows,
                                  project ? wide_.data() : normed_.data());
-  gemm.y_stride = spec_.vocab_size;
-  return gemm_->ToFloat(gemm, nullptr, false,
-                        logits_.as<float>() + layout.first_column);
+  // The leading rank gets whole rows, in which its columns come first.
+  const bool leads = options_.tensor.leads();
+  gemm.y_stride = leads ? spec_.vocab_size : shard_.vocab.size();
+  SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(
+      gemm, nullptr, false, logits_.as<float>() + layout.first_column));
+  if (section + 1 < weights_.num_head_sections()) return absl::OkStatus();
+  return Gather(logits_.data(), gemm.y_stride * sizeof(float),
+                leads ? logits_.data() : nullptr, bounds_.logits.back(), rows,
+                bounds_.logits, /*to_rank=*/0);
 }
 
 absl::Status CudaBackend::TakeLogits(std::span<LogitRow> rows) {
@@ -515,6 +569,8 @@ absl::Status CudaBackend::CopyLogits(std::span<LogitRow> rows) {
 StepGraphs::Key CudaBackend::KeyOf(std::span<const BatchView> batches,
                                    std::span<float* const> x) const {
   StepGraphs::Key key;
+  // Exchanges are not recorded: what ends one must not end in a recording.
+  if (is_rank()) return key;
   for (size_t k = 0; k < batches.size(); ++k) {
     const BatchView& batch = batches[k];
     if (batch.rows == 0 ||

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "runtime/collective/collective.h"
 #include "runtime/kernels/backend_parts.h"
 #include "runtime/kernels/cuda/attention/batch_attention.h"
 #include "runtime/kernels/cuda/device/upload_ring.h"
@@ -120,8 +121,18 @@ class CudaBackend : public Backend {
   absl::Status Norm(const NormLayout* norm, const PackedView& packed,
                     const float* x, const int32_t* rows_of_x, int32_t rows,
                     DType dtype, void* out) const;
-  // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows,
-  // intermediate] in the dtype.
+  // Exchanges columns of rows that the ranks have at `from`; nothing if there
+  // is one rank.
+  absl::Status Gather(const void* from, size_t from_stride, void* to,
+                      size_t to_stride, int32_t rows,
+                      std::span<const size_t> bounds,
+                      int to_rank = ColumnGather::kAllRanks);
+  // x += a w^T + bias: on each rank, the columns that are its own, and then all
+  // of them on all.
+  absl::Status MultiplyAdd(PackedGemm::Call gemm, const float* bias, float* x);
+  bool is_rank() const { return options_.tensor.ranks > 1; }
+  // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows, the
+  // rank's intermediate] in the dtype. REQUIRES: the rank has some of it.
   absl::StatusOr<const void*> MlpUp(const LayerLayout& w,
                                     const PackedView& packed, int32_t rows);
 
@@ -130,10 +141,14 @@ class CudaBackend : public Backend {
   const Place place_;
   const KvLayout kv_layout_;
   const DeviceChecks checks_;
+  const TensorShard shard_;
+  const ExchangeBounds bounds_;
+  // Of the rank's heads.
   const int32_t q_width_;
   const int32_t kv_width_;
   const AttentionDevice device_;
   const PackedWeights& weights_;
+  ComputePool& pool_;
 
   DeviceBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
   DeviceBuffer rotary_sin_;
@@ -148,8 +163,13 @@ class CudaBackend : public Backend {
   // MlpUp()'s result, [rows, intermediate] in dtype, of a gated MLP, or of few
   // rows of quantized GEMMs; other results are in wide_.
   DeviceBuffer inner_;
+  // With several ranks: what they gather of attention and of an MLP's inside,
+  // and room for exchanges.
+  DeviceBuffer gathered_;
+  DeviceBuffer exchange_;
   // The last stage's logits, [head rows, vocab], and as many answers; on the
-  // host, those rows that it wants.
+  // host, those rows that it wants. Of a rank that does not lead, its columns
+  // of the logits.
   DeviceBuffer logits_;
   DeviceBuffer answers_;
   HostBuffer host_logits_;

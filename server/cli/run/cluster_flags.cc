@@ -52,6 +52,7 @@ void ClusterFlags::AddMain(CLI::App* app) {
 void ClusterFlags::AddPlacement(CLI::App* app) {
   const char* group = "Where it computes, and where data lies";
   AddDevice(app, &options.machine.device)->group(group);
+  AddTensorParallel(app, &options.machine.tensor_parallel)->group(group);
   app->add_option("--device-memory", options.machine.device_memory,
                   "hard budget over all workers, as 20GiB, for devices with "
                   "memory of their own; default: what a GPU has free, but for "

@@ -46,6 +46,7 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
   options.policy = run.policy;
   options.disk_dir = run.disk_dir;
   options.cuts = run.cuts;
+  options.ranks = run.ranks;
   options.device_bytes = run.device_bytes;
   options.device = run.device;
   options.wrap_backend = run.wrap_backend;

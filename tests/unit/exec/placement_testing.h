@@ -22,6 +22,7 @@ struct PlacementRun {
   Policy policy;
   std::string disk_dir;       // "": no disk
   std::vector<int> cuts;      // layers at which stages begin
+  int ranks = 1;              // of each stage
   uint64_t device_bytes = 0;  // 0: device and host are the same memory
   DeviceChoice device = TestDevice();
   StageChain::WrapBackend wrap_backend;      // or null

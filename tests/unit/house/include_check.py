@@ -33,7 +33,7 @@ ROOMS = [*(room for room in MAY_INCLUDE if "/" not in room), "tests", "deploy"]
 # The rows say what a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in
 # "a/*" itself, or one header. A folder without a row goes by the row of the folder that holds it.
 BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
-        "runtime/placement/", "runtime/weights/"]
+        "runtime/placement/", "runtime/weights/", "runtime/collective/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
 # The folders that all drawers of exec may include.
@@ -50,6 +50,7 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/quant": ["runtime/model/"],
     "runtime/memory": ["runtime/trace/"],
     "runtime/kv": ["runtime/memory/"],
+    "runtime/collective": ["runtime/memory/"],
     "runtime/placement": PURE,
     "runtime/weights": ["runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/placement/"],
     "runtime/kernels": [*BASE, CUDA_FACE],

@@ -1,7 +1,10 @@
 #include "runtime/kernels/device_choice.h"
 
 #include <string>
+#include <tuple>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/memory/device.h"
@@ -69,6 +72,35 @@ TEST(DeviceChoiceTest, TheDiscreteCpuGetsItsMemory) {
       CreateDevice({BackendKind::kCpuDiscrete}, &budget, nullptr);
   ASSERT_TRUE(device.ok()) << device.status();
   EXPECT_TRUE((*device)->Allocate("data", 1 << 20).ok());
+}
+
+TEST(DeviceChoiceTest, DevicesOfSeveralRanks) {
+  const auto names = [](absl::string_view text, int32_t ranks) {
+    std::vector<std::string> names;
+    const auto devices = ParseDevices(text, ranks);
+    if (!devices.ok()) return std::string(devices.status().message());
+    for (const DeviceChoice& device : *devices) {
+      names.push_back(DeviceName(device));
+    }
+    return absl::StrJoin(names, " ");
+  };
+  EXPECT_EQ(names("cpu", 1), "cpu");
+  EXPECT_EQ(names("cpu", 3), "cpu cpu cpu");
+  EXPECT_EQ(names("cpu-discrete", 2), "cpu-discrete cpu-discrete");
+  EXPECT_EQ(names("cuda:2,cuda:0", 1), "cuda:2 cuda:0");
+  EXPECT_EQ(names("cuda:2,cuda:0", 2), "cuda:2 cuda:0");
+  EXPECT_EQ(names("cuda:1", 3), "cuda:1 cuda:2 cuda:3");
+  for (const auto& [text, ranks, why] :
+       std::vector<std::tuple<const char*, int32_t, const char*>>{
+           {"cpu", 0, "not within 1..64"},
+           {"cpu", 65, "not within 1..64"},
+           {"cuda:0,cuda:1", 3, "leave one of them out"},
+           {"cuda,cpu", 1, "of one kind"},
+           {"cuda,cuda:0", 1, "named twice"},
+           {"cpu,cpu", 1, "--tensor-parallel 2"},
+           {"cuda:0,", 1, "no device"}}) {
+    EXPECT_THAT(names(text, ranks), testing::HasSubstr(why));
+  }
 }
 
 }  // namespace

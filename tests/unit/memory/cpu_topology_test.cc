@@ -130,5 +130,24 @@ TEST(CpuQuotaTest, IsTheLeastOfTheGroupsAlongThePath) {
   EXPECT_EQ(CpuQuota("no such line\n0::/nowhere\n", root.path()), 0);
 }
 
+TEST(CpuTopology, CoresAreDividedByNodesOrEvenly) {
+  const auto divide = [](std::vector<int> nodes, int parts) {
+    std::vector<int> cores(nodes.size());
+    std::iota(cores.begin(), cores.end(), 10);
+    return DivideCores(cores, nodes, parts);
+  };
+  using Parts = std::vector<std::vector<int>>;
+  // Nodes that are not equally large, and that don't come in order.
+  EXPECT_EQ(divide({3, 3, 3, 1}, 2), (Parts{{10, 11, 12}, {13}}));
+  EXPECT_EQ(divide({0, 1, 0, 1}, 2), (Parts{{10, 12}, {11, 13}}));
+  EXPECT_EQ(divide({0, 0, 1, 2, 2, 3}, 2), (Parts{{10, 11, 12}, {13, 14, 15}}));
+  // Fewer nodes than parts.
+  EXPECT_EQ(divide({0, 0, 0, 0}, 2), (Parts{{10, 11}, {12, 13}}));
+  EXPECT_EQ(divide({0, 0, 1}, 3), (Parts{{10}, {11}, {12}}));
+  EXPECT_EQ(divide({}, 2), (Parts{{}, {}}));
+  EXPECT_EQ(divide({0}, 2), (Parts{{10}, {}}));
+  EXPECT_EQ(NumaNodesOf(UsableCores()).size(), UsableCores().size());
+}
+
 }  // namespace
 }  // namespace sluice

@@ -79,6 +79,29 @@ TEST(MemoryBudget, ChargesMove) {
   EXPECT_EQ(b.used_bytes(), 0u);
 }
 
+TEST(MemoryBudget, APartChargesTheWhole) {
+  MemoryBudget whole(Tier::kHost, 10);
+  MemoryBudget part(&whole, 6), other(&whole, 8);
+  EXPECT_EQ(part.tier(), Tier::kHost);
+  {
+    auto charge = part.Charge("x", 4);
+    ASSERT_TRUE(charge.ok());
+    EXPECT_EQ(whole.used_bytes(), 4u);
+    // More than the part has, and more than the whole has.
+    EXPECT_FALSE(part.Charge("y", 3).ok());
+    EXPECT_FALSE(other.Charge("y", 7).ok());
+    EXPECT_EQ(whole.used_bytes(), 4u);
+    EXPECT_EQ(part.used_bytes(), 4u);
+    EXPECT_EQ(other.used_bytes(), 0u);
+    auto rest = other.Charge("y", 6);
+    ASSERT_TRUE(rest.ok());
+    EXPECT_EQ(whole.used_bytes(), 10u);
+  }
+  EXPECT_EQ(whole.used_bytes(), 0u);
+  EXPECT_EQ(part.used_bytes(), 0u);
+  EXPECT_THAT(whole.holders(), IsEmpty());
+}
+
 TEST(MemoryBudget, ThreadsNeverExceedTheLimit) {
   MemoryBudget budget(Tier::kHost, 50);
   std::vector<std::thread> threads;

@@ -108,7 +108,7 @@ TEST_F(CommandLineTest, ValuesAreNoNames) {
 
 TEST_F(CommandLineTest, KnowsOtherProgramsFlags) {
   EXPECT_THAT(Unknown({"run", "--tensor-parallel-size", "2"}),
-              HasSubstr("--workers N"));
+              HasSubstr("that is --tensor-parallel"));
   EXPECT_THAT(Unknown({"run", "--gpu-memory-utilization", "0.9"}),
               HasSubstr("--device-memory"));
   EXPECT_EQ(Parse({"run", "--model", "m", "--kv-cache-dtype", "int8",

@@ -57,6 +57,7 @@ EXPECT_SAME(ncclCommAbort, nccl::Api::CommAbort);
 EXPECT_SAME(ncclCommGetAsyncError, nccl::Api::CommGetAsyncError);
 EXPECT_SAME(ncclSend, nccl::Api::Send);
 EXPECT_SAME(ncclRecv, nccl::Api::Recv);
+EXPECT_SAME(ncclAllGather, nccl::Api::AllGather);
 EXPECT_SAME(ncclGetErrorString, nccl::Api::GetErrorString);
 EXPECT_SAME(cuInit, cuda::Api::Init);
 EXPECT_SAME(cuDeviceGetCount, cuda::Api::DeviceGetCount);

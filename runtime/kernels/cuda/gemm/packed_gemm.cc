@@ -91,7 +91,7 @@ absl::Status PackedGemm::ForEachPiece(const MatrixLayout& w,
 absl::Status PackedGemm::ToFloat(const Call& call, const float* bias,
                                  bool accumulate, float* y) {
   const MatrixLayout& w = *call.w;
-  if (call.rows == 0) return absl::OkStatus();
+  if (call.rows == 0 || w.n == 0) return absl::OkStatus();
   const int64_t stride = call.y_stride > 0 ? call.y_stride : w.n;
   if (OnlyToFloat(w, call.rows)) {
     const QuantizedMatrix quantized = Quantized(w, call.packed, 0, w.n);
@@ -154,6 +154,7 @@ absl::Status PackedGemm::ToTyped(const Call& call, Epilogue epilogue,
 
 absl::Status PackedGemm::Dequantize(const MatrixLayout& w,
                                     const PackedView& packed, void* out) {
+  if (w.n == 0) return absl::OkStatus();
   return WithElement(options_.dtype, [&](auto* type) {
     return DequantizeMatrix(Quantized(w, packed, 0, w.n),
                             static_cast<decltype(type)>(out), options_.stream);

@@ -1,0 +1,105 @@
+"""Stages of several ranks, tensor parallel: the tokens are those of one rank, in
+`sluice run` and over real processes."""
+
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+LLAMA = os.path.join(harness.MODELS, "llama-kjv")
+OPT = os.path.join(harness.MODELS, "opt-kjv")
+FAKE = os.environ.get("SLUICE_FAKE_GPU", "")
+NCCL = ("--link", "nccl", "--nccl-library", FAKE, "--cuda-library", FAKE)
+DEVICE = ("--device", "cpu-discrete", "--device-memory", "64MiB")
+
+
+def check_equal(model, flags):
+    lines = harness.mixed_requests(24)
+    common = ("--dtype", "float32", "--gbs", "4", "--max-step-tokens", "37", *flags)
+    figures, results = harness.run(model, lines, *common)
+    assert figures["completed"] == len(lines), figures
+    base = harness.answers(results)
+    for ranks, workers in ((2, 1), (4, 1), (2, 2)):
+        figures, results = harness.run(
+            model, lines, *common, "--tensor-parallel", str(ranks), "--workers", str(workers))
+        assert figures["completed"] == len(lines), figures
+        assert harness.answers(results) == base, (ranks, workers)
+
+
+def test_llama_over_cores():
+    check_equal(LLAMA, ())
+
+
+def test_opt_over_cores():
+    check_equal(OPT, ())
+
+
+def test_llama_over_devices():
+    check_equal(LLAMA, DEVICE)
+
+
+def test_tiers_of_each_rank():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as disk:
+        check_equal(LLAMA, ("--disk-dir", disk, "--policy", "w=0/50/50,c=0/50/50"))
+        check_equal(OPT, (*DEVICE, "--disk-dir", disk, "--policy", "w=30/40/30,c=30/30/40"))
+
+
+def over_processes(lines, flags):
+    with harness.Cluster(LLAMA, workers=2, worker_flags=flags) as cluster:
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        state = cluster.wait_for_end(job)
+        assert state["status"] == "completed", state
+        return harness.answers(cluster.results(job))
+
+
+def test_real_processes():
+    lines = harness.mixed_requests(24)
+    base = over_processes(lines, ())
+    assert over_processes(lines, ("--tensor-parallel", "2")) == base
+    assert over_processes(lines, (*DEVICE, "--tensor-parallel", "2")) == base
+
+
+def test_exchange_by_nccl():
+    """Over a stand-in for libnccl and libcuda (tests/nccl/fake_gpu.cc)."""
+    lines = harness.mixed_requests(16)
+    base = over_processes(lines, ())
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as stats:
+        os.environ["SLUICE_FAKE_GPU_STATS"] = stats
+        os.environ["SLUICE_FAKE_GPU_COUNT"] = "4"
+        try:
+            for ranks in (2, 4):
+                assert over_processes(lines, (*NCCL, *DEVICE, "--tensor-parallel", str(ranks))) == base, ranks
+        finally:
+            del os.environ["SLUICE_FAKE_GPU_STATS"], os.environ["SLUICE_FAKE_GPU_COUNT"]
+        counts = []
+        for path in glob.glob(os.path.join(stats, "*.json")):
+            with open(path) as f:
+                counts.append(json.load(f))
+    assert len(counts) == 4, counts
+    for count in counts:
+        assert count["gathers"] > 0, count
+        for kind in ("comms", "streams", "events", "allocations", "contexts"):
+            assert count[kind] == 0, count
+
+
+def test_what_cannot_be_is_said():
+    for flags, why in (
+            (("--tensor-parallel", "0"), "--tensor-parallel"),
+            (("--tensor-parallel", "65"), "--tensor-parallel"),
+            (("--device", "cpu,cpu"), "--tensor-parallel 2"),
+            (("--device", "cpu,cuda"), "of one kind")):
+        done = subprocess.run(
+            [os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA, *flags],
+            capture_output=True, text=True, timeout=60 * harness.SLOW)
+        assert done.returncode != 0, (flags, done)
+        assert why in done.stderr, (flags, done.stderr)
+
+
+if __name__ == "__main__":
+    harness.run_tests(sys.modules[__name__])
