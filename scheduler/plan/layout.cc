@@ -174,6 +174,7 @@ class LayoutSearch {
   void TryMany(int32_t replicas);
   void AddChanges(const Groups& groups, size_t a, size_t b,
                   std::vector<Groups>* changes) const;
+  void AddCuts(const Groups& groups, size_t a, std::vector<Groups>* changes);
   // Changes groups that take so many seconds.
   void Improve(Groups groups, double seconds, int32_t replicas);
   static Groups Sorted(Groups groups);
@@ -385,6 +386,28 @@ void LayoutSearch::AddChanges(const Groups& groups, size_t a, size_t b,
   }
 }
 
+// Appends the groups with group `a` cut in two, the faster machines and the
+// slower ones: in the middle, and between kinds.
+void LayoutSearch::AddCuts(const Groups& groups, size_t a,
+                           std::vector<Groups>* changes) {
+  std::vector<int> group;
+  for (const int m : BySpeed()) {
+    if (std::count(groups[a].begin(), groups[a].end(), m) > 0) {
+      group.push_back(m);
+    }
+  }
+  for (size_t cut = 1; cut < group.size(); ++cut) {
+    if (cut != group.size() / 2 &&
+        kinds_[group[cut]] == kinds_[group[cut - 1]]) {
+      continue;
+    }
+    const auto at = group.begin() + static_cast<int64_t>(cut);
+    Groups& changed = changes->emplace_back(groups);
+    changed[a].assign(group.begin(), at);
+    changed.emplace_back(at, group.end());
+  }
+}
+
 void LayoutSearch::Improve(Groups groups, double seconds, int32_t replicas) {
   for (int round = 0; round < kMaxRounds; ++round) {
     std::vector<Groups> changes;
@@ -392,6 +415,7 @@ void LayoutSearch::Improve(Groups groups, double seconds, int32_t replicas) {
       for (size_t b = 0; b < groups.size(); ++b) {
         if (a != b) AddChanges(groups, a, b, &changes);
       }
+      if (replicas == 0) AddCuts(groups, a, &changes);
     }
     const Groups* better = nullptr;
     for (const Groups& changed : changes) {
