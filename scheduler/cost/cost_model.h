@@ -115,7 +115,12 @@ std::array<bool, kNumFractions> SupportOf(const Fractions& fractions);
 // REQUIRES: model, machine and policy are checked; step.micro_batches > 0.
 ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 
-// Seconds for such a step with given fractions: overlap considered.
+// Seconds for such a step with given fractions: overlap considered. `busy`:
+// where StepCost's at these fractions are added, `times` over; may be null.
+double PriceStep(const StageCase& stage, const StepShape& step,
+                 const Fractions& fractions, double times,
+                 ResourceSeconds* busy);
+// The same, where but the seconds are wanted.
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions);
 

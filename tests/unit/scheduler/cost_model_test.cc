@@ -366,11 +366,12 @@ TEST_F(CostModelTest, FewerThreadsComputeSlower) {
 TEST_F(CostModelTest, LinksCarryActivations) {
   EXPECT_EQ(Seconds(Resource::kLink, in_memory_), 0) << "the last stage";
   stage_.layers = {0, 2};
-  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
-              16 * 64 * 4 / 1e5 + 2 * 1e-3, 1e-9);
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 16 * 64 * 4 / 1e5, 1e-9);
   stage_.policy.link_dtype = DType::kBFloat16;
-  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
-              16 * 64 * 2 / 1e5 + 2 * 1e-3, 1e-9);
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 16 * 64 * 2 / 1e5, 1e-9);
+  // Two micro-batches, four credits: half a round trip.
+  machine_.links = {{"", 1e5, 0.5}};
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 0.5, 1e-9);
 }
 
 TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {
