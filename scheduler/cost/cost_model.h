@@ -127,7 +127,10 @@ double StepSeconds(const StageCase& stage, const StepShape& step,
 // Returns where a worker would put the stage with such fractions, and how much
 // of its tiers that takes, to the byte.
 StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
-TierLimits LimitsOf(const MachineProfile& machine);
+// Returns what the stage may take of its machine's tiers: all, but for the
+// buffers that a worker keeps on the device for links by NCCL, two of a
+// micro-batch's payload for each neighbour, if its links may go by it.
+TierLimits LimitsOf(const StageCase& stage);
 
 // Returns the name of what a tier has: "host memory".
 absl::string_view CapacityName(Tier tier);

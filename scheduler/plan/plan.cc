@@ -56,8 +56,7 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
   const Policy asked = *policy;
   const StageCase stage = MakeStageCase(request, machine, layers, asked, block);
   const StageSizes sizes(stage.Shape());
-  const StagePlacement placed =
-      Place(sizes, stage.policy, LimitsOf(request.machines[machine]));
+  const StagePlacement placed = Place(sizes, stage.policy, LimitsOf(stage));
   if (asked.automatic_weights) policy->weights = placed.weights;
   if (asked.automatic_activations) {
     const double device =

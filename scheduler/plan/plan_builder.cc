@@ -14,7 +14,7 @@ namespace {
 std::vector<CapacityUse> UsesOf(const StageCase& stage,
                                 const Fractions& fractions) {
   const StagePlacement placement = PlacementOf(stage, fractions);
-  const TierLimits limits = LimitsOf(*stage.machine);
+  const TierLimits limits = LimitsOf(stage);
   std::vector<CapacityUse> uses;
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !stage.machine->has_device()) continue;
