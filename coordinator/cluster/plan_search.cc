@@ -10,6 +10,12 @@
 namespace sluice {
 namespace {
 
+// A plan that has followed another one for its measured rates runs at least
+// this many times as long as a plan takes to load before the next one may
+// follow for that reason, and longer with each: rates that depend on the plan
+// itself would have plans follow each other without end.
+constexpr double kMinRunOfLoad = 10;
+
 double BestGemms(const MachineProfile& machine) {
   double best = 0;
   for (const ProductRate& product : machine.compute().products) {
@@ -78,6 +84,7 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
     if (worker == nullptr || !worker->registered) return {};
   }
   if (answer.plan.ok()) {
+    if (search.present) ++replacements_;
     NextPlan& next = outcome.next.emplace();
     for (const StagePlan& stage : answer.plan->stages) {
       next.stages.push_back(
@@ -135,12 +142,16 @@ void PlanSearch::FollowMeasured(const Plan& plan,
       !options_.fixed_plans.empty()) {
     return;
   }
+  const double pause =
+      kMinRunOfLoad * replacements_ * absl::ToDoubleSeconds(load_time_);
+  if (replacements_ > 0 && seconds_ - plan_seconds_ < pause) return;
   std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();
   if (!machines) return;
   for (size_t s = 0; s < stages.size(); ++s) {
     AttachedWorker& worker = workers_->at(stages[s]);
     const MachineProfile& before = *worker.profile;
     const MachineProfile& now = (*machines)[s];
+    if (now == before) continue;
     LogInfo(absl::StrFormat(
         "worker '%s' is not as its profile says: disk reads %.3g GB/s, not "
         "%.3g, and writes %.3g, not %.3g; products %.3g TFLOP/s at best, not "

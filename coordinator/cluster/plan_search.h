@@ -61,7 +61,10 @@ class PlanSearch {
   // Called if a plan of the planner's did not fit, or there was none: the
   // workers choose until another plan comes.
   void GiveUp() { failed_ = true; }
-  void OnRegistered() { failed_ = false; }
+  void OnRegistered() {
+    failed_ = false;
+    replacements_ = 0;
+  }
 
   // -- The plan that runs.
 
@@ -103,6 +106,7 @@ class PlanSearch {
   std::optional<Search> search_;
   double share_ = 1;
   bool failed_ = false;
+  int replacements_ = 0;  // of plans by better ones, since a worker came
   PlanMonitor monitor_;
   double rows_ = 0, seconds_ = 0;            // since the coordinator began
   double plan_rows_ = 0, plan_seconds_ = 0;  // the part before the plan ran

@@ -54,9 +54,10 @@ WHOLE = {
 
 MIB = 1 << 20
 # Short prompts, so that what is measured is decoding.
-DECODE = [(16, 96)] * 96
+DECODE = [(16, 64)] * 192
 STAGES = [(16, 96)] * 160
-UNLIKE = [(16, 48)] * 96
+# So many that each of several blocks is as large as the block of one worker alone.
+UNLIKE = [(16, 24)] * 288
 # name: memory of a worker of each of the two clusters
 SCALING = {"scaling/disk": 1900 * MIB, "scaling/memory": 4600 * MIB}
 
@@ -93,8 +94,11 @@ class Bench:
         return made
 
     def profile(self, group, threads):
-        """The machine's profile, measured within it."""
-        path = os.path.join(self.scratch, f"profile-{group.name}.json")
+        """The machine's profile, measured within it, or within one just like it."""
+        kind = f"{group.share}-{group.memory}-{group.disk and int(group.disk[0])}-{threads}"
+        path = os.path.join(self.scratch, f"profile-{kind}.json")
+        if os.path.exists(path):
+            return path
         directory = self.directory(group)
         done = subprocess.run(
             [os.path.join(self.args.bin, "sluice"), "profile", "--threads", str(threads),
@@ -148,7 +152,6 @@ class Bench:
     def follow(self, cluster, job, begin, lengths):
         """Watches the job to its end; the rate counts from the first step on."""
         last = ""
-        first = None
         while True:
             now = cluster.status(job)
             state = cluster.cluster()
@@ -156,18 +159,22 @@ class Bench:
             if line != last and self.args.verbose:
                 print(f"  {time.time() - begin:6.1f} s  {line}", flush=True)
             last = line
-            if first is None and state["state"] == "running":
-                first = time.time()
             if now["status"] != "in_progress":
+                sys.exit(f"the job has ended as {now['status']} before its first step")
+            if state["state"] == "running":
                 break
             time.sleep(0.5)
+        first = time.time()
+        plan = now["plan"]  # a later one would know what was measured
+        cluster.client("watch", job)  # looking more often takes time from the cores
         seconds = time.time() - first
+        now = cluster.status(job)
+        state = cluster.cluster()
         shares = []
         for w in state["workers"]:
             busy, waiting = w["busy_seconds"], w["waiting_seconds"]
             shares.append(busy / (busy + waiting) if busy + waiting > 0 else 0)
         assert now["request_counts"]["completed"] == len(lengths), now
-        plan = now["plan"]
         workers = [{"name": w["name"], "layers": w.get("layers"), "resources": w.get("resources"),
                     "busy": w.get("busy_seconds"), "waiting": w.get("waiting_seconds")}
                    for w in state["workers"]]
@@ -210,7 +217,8 @@ class Bench:
     def unlike(self, case):
         """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
         shares = [0.25, 0.5, 1.0]
-        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB, UNLIKE)
+        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB,
+                          UNLIKE[:96])
                  for share in shares]
         all_three = self.run(case, "llama-1b", shares, 4600 * MIB, UNLIKE, "--replicas", "1")
         bound = sum(a["tokens_per_second"] for a in alone)

@@ -134,8 +134,11 @@ class SmallMachine:
             self.write(kind, "cgroup.procs", os.getpid())
 
     def command(self, words):
-        """The command line that runs `words` in the machine's network."""
-        return ["ip", "netns", "exec", self.space, *words] if self.network is not None else words
+        """The command line that runs `words` in the machine's network; it still sees its groups'
+        limits below /sys, which `ip netns exec` hides."""
+        if self.network is None:
+            return words
+        return ["nsenter", f"--net=/run/netns/{self.space}", *words]
 
     def remove(self, kind):
         for _ in range(50):

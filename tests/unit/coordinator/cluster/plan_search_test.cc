@@ -159,5 +159,53 @@ TEST_F(PlanSearchTest, WhatRunsSlowerThanPredictedIsSearchedForAnew) {
   EXPECT_FALSE(Answer(task->ticket, TwoStages()).next.has_value());
 }
 
+TEST_F(PlanSearchTest, APlanThatFollowedForMeasuredRatesRunsForALongTime) {
+  const Plan plan = TwoStages();
+  double seconds = 0;
+  double rate = 1e9;
+  v1::Heartbeat heartbeat;
+  search_.OnLoaded(absl::Seconds(3));
+  const auto begin = [&] {
+    search_.OnBegun(plan, ids_, 1000);
+    search_.OnHeartbeat(0, heartbeat);
+  };
+  // Reads at `rate` for some time; returns the ticket of a search.
+  const auto run = [&](double time) {
+    seconds += time;
+    auto* runtime = heartbeat.mutable_runtime();
+    runtime->set_disk_read_seconds(runtime->disk_read_seconds() + time);
+    runtime->set_disk_read_bytes(runtime->disk_read_bytes() +
+                                 static_cast<uint64_t>(time * rate));
+    search_.OnProgress(seconds, seconds, 1);
+    search_.OnHeartbeat(0, heartbeat);
+    search_.FollowMeasured(plan, ids_);
+    return Ticket();
+  };
+  begin();
+  rate = 1e8;
+  const int64_t first = run(10);
+  ASSERT_NE(first, 0);
+  ASSERT_TRUE(Answer(first, TwoStages()).next.has_value());
+  // The second may follow after ten times the load time.
+  begin();
+  rate = 1e9;
+  EXPECT_EQ(run(20), 0);
+  const int64_t second = run(10);
+  ASSERT_NE(second, 0);
+  ASSERT_TRUE(Answer(second, TwoStages()).next.has_value());
+  // The third one after twenty.
+  begin();
+  rate = 1e8;
+  EXPECT_EQ(run(50), 0);
+  const int64_t third = run(10);
+  ASSERT_NE(third, 0);
+  ASSERT_TRUE(Answer(third, TwoStages()).next.has_value());
+  // Another worker makes all of it new.
+  begin();
+  rate = 1e9;
+  search_.OnRegistered();
+  EXPECT_NE(run(10), 0);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -102,6 +102,19 @@ TEST_F(PlanMonitorTest, FasterThanThoughtIsNoticedToo) {
   EXPECT_NEAR((*machines)[0].disk.read_bytes_per_second, 6e9, 1);
 }
 
+TEST_F(PlanMonitorTest, CoresThatWaitAreNotCalledFaster) {
+  // 20 s of computing for what was predicted to take 32, beside 40 s of reads.
+  Did(800, 40, 2e9, 20);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  // The same while nothing else takes any longer.
+  plan_.stages[0].busy[kRead] = 5;
+  monitor_.Start(plan_, {machine_}, 1000);
+  monitor_.Observe(0, totals_);
+  rows_ = seconds_ = 0;
+  Did(800, 4, 2e9, 20);
+  EXPECT_TRUE(monitor_.Refit().has_value());
+}
+
 TEST_F(PlanMonitorTest, TooLittleToTell) {
   Did(2, 2.5, 0.1e9, 0.1);  // less than three seconds of work
   EXPECT_FALSE(monitor_.Refit().has_value());
