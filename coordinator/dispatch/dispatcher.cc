@@ -225,7 +225,9 @@ void Dispatcher::Pump() {
 
 void Dispatcher::AddLanes() {
   while (lanes_.size() < membership_.num_pipelines()) {
-    lanes_.push_back(std::make_unique<Lane>(options_.driver));
+    BlockDriver::Options driver = options_.driver;
+    driver.busy_time = &busy_time_;
+    lanes_.push_back(std::make_unique<Lane>(driver));
   }
   for (const auto& lane : lanes_) {
     lane->driver.SetKeepsUnfit(lanes_.size() > 1);
@@ -456,9 +458,8 @@ void Dispatcher::ReportJobs() {
 void Dispatcher::Measure() {
   for (size_t p = 0; p < lanes_.size(); ++p) {
     const BlockDriver& driver = lanes_[p]->driver;
-    const BlockDriver::PhaseSeconds phases = driver.phase_seconds();
     membership_.search(p).OnProgress(static_cast<double>(driver.rows()),
-                                     phases.prefill + phases.decode,
+                                     driver.busy_seconds(),
                                      driver.output_share());
   }
   Observe();

@@ -19,6 +19,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker_stream.h"
 #include "coordinator/dispatch/block_driver.h"
+#include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/dispatch/inbox.h"
 #include "coordinator/planning/job_planner.h"
@@ -137,6 +138,7 @@ class Dispatcher {
 
   // These are used by the dispatcher's thread only.
   Membership membership_;
+  BusyTime busy_time_;                        // of all lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // one for each pipeline
   DispatchMetrics metrics_;
   bool maybe_work_ = true;

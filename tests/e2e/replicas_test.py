@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import harness
 import plan_test
@@ -52,10 +53,15 @@ def answers_of(workers, replicas, stages):
         wait_for_pipelines(cluster, stages)
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
+        began = time.monotonic()
         job = cluster.submit(path)["id"]
         state = cluster.wait_for_end(job)
         assert state["status"] == "completed", state
         check_results(cluster, job, lines, expected)
+        # Wall time, not a sum over pipelines.
+        seconds = state_of(cluster)
+        seconds = seconds["prefill_seconds"] + seconds["decode_seconds"]
+        assert 0 < seconds <= time.monotonic() - began, seconds
         found = pipelines_of(cluster)
         assert all(p["generated_tokens"] > 0 for p in found.values()), found
         text = cluster.sluice("cluster").stdout
