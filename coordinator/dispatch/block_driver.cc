@@ -146,6 +146,14 @@ std::vector<SequenceState> BlockDriver::Release(
   return released;
 }
 
+int64_t BlockDriver::CountPending(
+    absl::FunctionRef<bool(const SequenceState&)> wanted) const {
+  return std::count_if(pending_.begin(), pending_.end(), [&](SequenceId id) {
+    const auto it = sequences_.find(id);
+    return it != sequences_.end() && wanted(it->second);
+  });
+}
+
 std::vector<SequenceState> BlockDriver::ReleaseWaiting(int64_t max) {
   std::vector<SequenceState> released;
   if (!scheduler_) return released;

@@ -70,6 +70,9 @@ class BlockDriver {
   // that are `wanted`, in the order in which they are to go on.
   std::vector<SequenceState> Release(
       int64_t max, absl::FunctionRef<bool(const SequenceState&)> wanted);
+  // Returns how many of the requests that wait for an epoch are `wanted`.
+  int64_t CountPending(
+      absl::FunctionRef<bool(const SequenceState&)> wanted) const;
   // Gives up at most `max` requests that are not admitted to a block, those
   // that would be last.
   std::vector<SequenceState> ReleaseWaiting(int64_t max);

@@ -94,6 +94,9 @@ class Dispatcher {
     int64_t slots = 0;
     int64_t window = 0;  // requests held at most
     int64_t tokens = 0;  // sampled since the dispatcher began
+    // Requests that wait for its next epoch, since no other pipeline holds
+    // them; as of the last report.
+    int64_t awaiting = 0;
     BlockDriver driver;
   };
 
@@ -113,7 +116,9 @@ class Dispatcher {
   // Moves requests to lanes that can go on with them.
   void MoveRequests();
   void MoveUnfit(size_t from);
-  void MoveFromEmpty();
+  void MoveFromLost();
+  // Whether it fits no pipeline that runs.
+  bool FitsNone(const SequenceState& sequence) const;
   void EvenOut();
   void FetchMore();
   int64_t live() const;  // requests in all lanes
@@ -121,6 +126,8 @@ class Dispatcher {
   void Measure();
   void Observe();
   void DescribeLanes(v1::ClusterState* state) const;
+  // Says which requests wait for a pipeline that does not run; "" for none.
+  std::string AwaitedDetail();
   void Publish();
 
   const Options options_;

@@ -181,6 +181,57 @@ def test_a_layout_is_planned_written_and_carried_out():
             assert "2 pipelines of 2 + 2 stages" in cluster.sluice("status", job).stdout
 
 
+def unlike_layout(directory, source):
+    """A layout of two pipelines, the first of which has as little KV cache as a stage may: that of one sequence."""
+    flags = ["plan", "--model", LLAMA, "-i", source]
+    for path in with_profiles(directory, 2):
+        flags += ["--profile", path]
+    plan = json.loads(harness.sluice(*flags, "--replicas", "2", "--json").stdout)["plan"]
+    for i, pipeline in enumerate(plan["pipelines"]):
+        pipeline["stages"][0]["worker"] = f"worker-{i}"
+    small = plan["pipelines"][0]
+    small["kv_positions"] = 64
+    policy = small["stages"][0]["policy"].replace("c=auto", "c=0/100/0")
+    small["stages"][0]["policy"] = re.sub(r"\bgbs=\d+", "gbs=1", policy)
+    written = os.path.join(directory, "layout.json")
+    with open(written, "w") as f:
+        json.dump(plan, f)
+    return written
+
+
+def kill_the_large_pipeline(count):
+    lines = [json.dumps({"custom_id": f"l{i}", "method": "POST", "url": "/v1/completions",
+                         "body": {"prompt": "And it came to pass", "temperature": 0, "ignore_eos": True,
+                                  "max_tokens": 500 if i % 4 == 0 else 5 + i % 50}}) for i in range(count)]
+    expected = undisturbed(lines)
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        layout = unlike_layout(directory, source)
+        with harness.Cluster(LLAMA, workers=2, coordinator_flags=["--policy", f"@{layout}"]) as cluster:
+            epochs = wait_for_pipelines(cluster, [1, 1])
+            job = cluster.submit(source)["id"]
+            harness.wait_for(lambda: pipelines_of(cluster)[1]["running"] > 0
+                             or cluster.status(job)["status"] == "completed", "both pipelines to run")
+            cluster.workers["worker-1"].kill9()
+            harness.wait_for(lambda: 1 not in pipelines_of(cluster), "the loss to be noticed")
+            hit = cluster.status(job)["status"] != "completed"
+            state = cluster.wait_for_end(job, 300)
+            assert state["status"] == "completed" and state["request_counts"]["failed"] == 0, state
+            check_results(cluster, job, lines, expected)
+            cluster.start_worker("worker-1")
+            after = wait_for_pipelines(cluster, [1, 1])
+            assert after[0] == epochs[0] and after[1] > epochs[1], (epochs, after)
+            return hit
+
+
+def test_the_least_kv_cache_takes_what_a_killed_pipeline_leaves():
+    count = max(20, 60 // harness.SLOW)
+    while not kill_the_large_pipeline(count):
+        count *= 3
+        assert count < 10_000, "the kill never met a running job"
+
+
 def test_the_planner_groups_workers():
     lines = harness.mixed_requests(60)
     expected = undisturbed(lines)

@@ -16,6 +16,7 @@
 #include "coordinator/dispatch/dispatcher.h"
 #include "proto/grpc_endpoint.h"
 #include "tests/integration/coordinator/dispatch_fake_worker.h"
+#include "tests/support/manual_clock.h"
 #include "tests/unit/coordinator/dispatch/dispatch_testing.h"
 
 namespace sluice {
@@ -242,6 +243,70 @@ TEST_F(ReplicasTest, WhatFitsNoPipelineEndsWithAnError) {
   queue_.WaitForResults(1);
   const Generation got = queue_.results().begin()->second;
   EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
+}
+
+// Pipeline 1, which alone has room for a prompt of 30, is lost and comes back.
+TEST_F(ReplicasTest, WhatFitsOnlyALostPipelineWaitsForIt) {
+  options_.cluster.min_workers = 2;
+  Start({3, 64});
+  AddWorker("a", 0);
+  auto b = AddWorker("b", 1);
+  WaitForRunning(0);
+  WaitForRunning(1);
+  b->Kill();
+  WaitFor([&] { return dispatcher_->cluster_state().pipelines_size() == 1; });
+  std::vector<Request> requests = {MakeRequest(2, 0, std::string(30, 'a'), 5)};
+  queue_.Add(requests);
+  dispatcher_->NotifyWork();
+  queue_.WaitForDetail(
+      "1 request waits for pipeline 1, being longer than the KV cache of the "
+      "others holds: waiting for workers: 0 of 1 registered; worker 'b' was "
+      "lost");
+  // What fits into pipeline 0 goes on there.
+  const std::vector<Request> others = AddRequests(50, 7, 10);
+  WaitFor([&] {
+    const v1::ClusterState state = dispatcher_->cluster_state();
+    return queue_.results().size() > 0 && state.waiting() > 0;
+  });
+  EXPECT_FALSE(queue_.results().contains({2, 0}));
+  AddWorker("b", 1);
+  queue_.WaitForResults(51);
+  requests.insert(requests.end(), others.begin(), others.end());
+  ExpectResults(requests);
+  queue_.WaitForReady();
+  Stop();
+}
+
+TEST_F(ReplicasTest, WhatFitsOnlyAPipelineThatIsGivenUpEndsWithAnError) {
+  ManualClock clock;
+  options_.cluster.clock = &clock;
+  options_.cluster.min_workers = 4;
+  Start({3, 64});
+  AddWorker("a", 0);
+  AddWorker("b", 0);
+  AddWorker("c", 1);
+  auto d = AddWorker("d", 1);
+  const auto tick = [&](const std::function<bool()>& condition) {
+    WaitFor([&] {
+      clock.Advance(absl::Milliseconds(2));
+      return condition();
+    });
+  };
+  tick([&] { return Pipeline(0).state() == "idle"; });
+  tick([&] { return Pipeline(1).state() == "idle"; });
+  d->Kill();
+  tick([&] { return Pipeline(1).state() != "idle"; });
+  queue_.Add({MakeRequest(1, 0, std::string(30, 'a'), 5)});
+  dispatcher_->NotifyWork();
+  tick([&] { return queue_.HasDetail("1 request waits for pipeline 1"); });
+  EXPECT_THAT(Pipeline(1).state(), HasSubstr("waiting for workers: 1 of 2"));
+  EXPECT_TRUE(queue_.results().empty());
+  clock.Advance(WorkerTimeouts::kLostKept);
+  queue_.WaitForResults(1);
+  const Generation got = queue_.results().begin()->second;
+  EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
+  EXPECT_THAT(got.status.message(), HasSubstr("needs room for 35 tokens"));
+  Stop();
 }
 
 // A pipeline that stands still keeps what it computes, but not what waits.
