@@ -363,6 +363,9 @@ def test_all_refuses_what_makes_no_sense():
             (["--per", "gpu", "--device", "cpu"], "no GPU"),
             (["--per", "1", "--advertise", "host:1"], "--advertise"),
             (["--per", "1", "--device", "cuda:0"], "cuda:0"),
+            (["--per", "1", "--device", "cuda:0,cuda:1"], "--device cuda:0,cuda:1 names single devices"),
+            (["--per", "1", "--port", "65536"], "--port: must be a whole number from 0 to 65535"),
+            (["--per", "1", "--cache-dir", "/tmp"], "workers without --model"),
             (["--per", "1", "--port", "7072", "--metrics-port", "7072"], "--metrics-port"),
             (["--per", "1", "--disk-space", "1GiB"], "--disk-space"),
             (["--per", "1", "--host-memory", "20MiB"], "--host-memory")]:
@@ -370,6 +373,40 @@ def test_all_refuses_what_makes_no_sense():
         assert done.returncode != 0 and why in done.stderr, (flags, done)
     done = run_all("--dry-run")
     assert done.returncode == 2 and "--all" in done.stderr, done
+
+
+def test_all_needs_no_model():
+    """Workers that fetch the model, and ports that nobody said."""
+    parts = parts_here()
+    environment = {k: v for k, v in os.environ.items() if k != "SLUICE_MODEL"}
+
+    def dry(*flags):
+        return subprocess.run([os.path.join(harness.BIN, "sluice-worker"), "--all", "--dry-run", "--name", "box",
+                               "--per", str(parts), "--host-memory", "1GiB", *flags],
+                              capture_output=True, text=True, timeout=60 * harness.SLOW, env=environment)
+    done = dry()
+    assert done.returncode == 0, done.stderr
+    rows = [row.split() for row in done.stdout.splitlines()[1:]]
+    ports = [port for row in rows for port in row[7:9]]
+    assert len(rows) == parts and len(set(ports)) == 2 * parts, done.stdout
+    for flags, why in [(["--model", ""], "--model is empty"), (["--model", "/nonexistent"], "/nonexistent"),
+                       (["--cache-space", "plenty"], "--cache-space")]:
+        done = dry(*flags)
+        assert done.returncode != 0 and why in done.stderr, (flags, done)
+
+
+def test_another_number_of_pipelines_than_the_plan_has():
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, harness.mixed_requests(8))
+        layout = unlike_layout(directory, source)
+        for replicas in ("1", "3"):
+            done = subprocess.run(
+                [os.path.join(harness.BIN, "sluice-coordinator"), "--model", LLAMA, "--state-dir", directory,
+                 "--port", "0", "--metrics-port", "0", "--policy", f"@{layout}", "--replicas", replicas],
+                capture_output=True, text=True, timeout=60 * harness.SLOW)
+            assert done.returncode == 2 and f"--replicas {replicas}: the plan of --policy has 2 pipelines" in \
+                done.stderr, done
 
 
 def test_a_refused_flag_ends_all():
