@@ -46,6 +46,20 @@ CLI::Validator AtLeast(int64_t min) {
       "", "AT LEAST");
 }
 
+CLI::Validator WholeFrom(int64_t min, int64_t max) {
+  return CLI::Validator(
+      [min, max](std::string& value) -> std::string {
+        int64_t number = 0;
+        if (absl::SimpleAtoi(value, &number) && number >= min &&
+            number <= max) {
+          return "";
+        }
+        return absl::StrCat("must be a whole number from ", min, " to ", max,
+                            ", not ", EscapeForTerminal(value));
+      },
+      "", "WHOLE FROM");
+}
+
 CLI::Validator From(double min, double max) {
   return CLI::Validator(
       [min, max](std::string& value) -> std::string {
