@@ -2,16 +2,20 @@
 
 #include <hwloc.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/host/logging.h"
 #include "runtime/memory/control_groups.h"
 
@@ -99,6 +103,41 @@ std::vector<CoreGroup> GroupsFromHwloc(CoreGroupKind kind, const CpuSet* usable,
   return groups;
 }
 
+constexpr char kGroupRoot[] = "/sys/fs/cgroup";
+
+std::string OwnGroups() {
+  std::ifstream groups("/proc/self/cgroup");
+  std::ostringstream text;
+  text << groups.rdbuf();
+  return text.str();
+}
+
+struct Quota {
+  double cores = 0;  // 0: none
+  std::string group;
+};
+
+Quota QuotaOf(absl::string_view groups, const std::string& root) {
+  Quota least;
+  ForEachControlGroup(
+      groups, "cpu", [&](const std::string& path, bool first_version) {
+        double quota = 0;
+        double period = 0;
+        if (first_version) {
+          const std::string at = absl::StrCat(root, "/cpu", path, "/");
+          std::ifstream(at + "cpu.cfs_quota_us") >> quota;
+          std::ifstream(at + "cpu.cfs_period_us") >> period;
+        } else {
+          std::ifstream(absl::StrCat(root, path, "/cpu.max")) >> quota >>
+              period;  // "max" is no number: no limit
+        }
+        if (!(quota > 0) || !(period > 0)) return;
+        const double cores = quota / period;
+        if (least.cores == 0 || cores < least.cores) least = {cores, path};
+      });
+  return least;
+}
+
 }  // namespace
 
 std::vector<int> UsableCores() {
@@ -125,34 +164,35 @@ std::vector<CoreGroup> CoreGroups(CoreGroupKind kind,
 }
 
 double CpuQuota(absl::string_view groups, const std::string& root) {
-  double min = 0;
-  const auto limit = [&](double quota, double period) {
-    if (!(quota > 0) || !(period > 0)) return;
-    const double cores = quota / period;
-    if (min == 0 || cores < min) min = cores;
-  };
-  ForEachControlGroup(
-      groups, "cpu", [&](const std::string& path, bool first_version) {
-        double quota = 0;
-        double period = 0;
-        if (first_version) {
-          const std::string at = absl::StrCat(root, "/cpu", path, "/");
-          std::ifstream(at + "cpu.cfs_quota_us") >> quota;
-          std::ifstream(at + "cpu.cfs_period_us") >> period;
-        } else {
-          std::ifstream(absl::StrCat(root, path, "/cpu.max")) >> quota >>
-              period;  // "max" is no number: no limit
-        }
-        limit(quota, period);
-      });
-  return min;
+  return QuotaOf(groups, root).cores;
 }
 
-double CpuQuota() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::ostringstream text;
-  text << groups.rdbuf();
-  return CpuQuota(text.str(), "/sys/fs/cgroup");
+std::string CpuQuotaGroup(absl::string_view groups, const std::string& root) {
+  return QuotaOf(groups, root).group;
+}
+
+double CpuQuota() { return CpuQuota(OwnGroups(), kGroupRoot); }
+
+std::string OwnProcessors() {
+  std::vector<std::string> parts;
+  CpuSet usable;
+  FillUsable(&usable);
+  std::vector<int> cpus;
+  for (int i = 0; i < kMaxCores; ++i) {
+    if (usable.Has(i)) cpus.push_back(i);
+  }
+  if (static_cast<int64_t>(cpus.size()) < sysconf(_SC_NPROCESSORS_ONLN)) {
+    parts.push_back(absl::StrCat("cores ", absl::StrJoin(cpus, ",")));
+  }
+  const std::string group = CpuQuotaGroup(OwnGroups(), kGroupRoot);
+  if (!group.empty()) {
+    // Each container may see its own group as the root of all.
+    std::error_code none;
+    const std::string space =
+        std::filesystem::read_symlink("/proc/self/ns/cgroup", none).string();
+    parts.push_back(absl::StrCat("quota of ", group, " in ", space));
+  }
+  return absl::StrJoin(parts, ", ");
 }
 
 int UsableCoreCount(std::span<const int> cores) {

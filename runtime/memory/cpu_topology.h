@@ -36,8 +36,15 @@ std::vector<CoreGroup> CoreGroups(CoreGroupKind kind,
 // along its path, of both versions; 0 if none limits it. `groups` is the text
 // of /proc/self/cgroup; `root` is their mount point.
 double CpuQuota(absl::string_view groups, const std::string& root);
+// Returns the group of that limit, "/pod/one"; "" if none limits it.
+std::string CpuQuotaGroup(absl::string_view groups, const std::string& root);
 // Returns this process's own quota.
 double CpuQuota();
+
+// Returns which part of the machine's processors is this process's own, for
+// people: "cores 0,1" where its affinity mask leaves out some that are online,
+// "quota of /pod/one" where a control group limits its time; "" for all of it.
+std::string OwnProcessors();
 
 // Returns the processor time that CpuQuota() allows, in cores, rounded up; the
 // number of usable cores if there is no quota or a larger one. More compute

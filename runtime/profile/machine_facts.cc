@@ -98,7 +98,9 @@ std::string HostName() {
 
 std::string MachineId() {
   const std::string boot = FirstLine("/proc/sys/kernel/random/boot_id");
-  return boot.empty() ? HostName() : boot;
+  const std::string machine = boot.empty() ? HostName() : boot;
+  const std::string own = OwnProcessors();
+  return own.empty() ? machine : absl::StrCat(machine, ", ", own);
 }
 
 MachineFacts ReadMachineFacts() {

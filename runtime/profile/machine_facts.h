@@ -18,7 +18,8 @@ std::string DescribeCpu(absl::string_view cpuinfo);
 std::string HostName();
 
 // Returns an id that is common to all processes that share this machine's
-// cores, and unique: the id of the running kernel, else the host's name.
+// cores, and unique: the id of the running kernel, else the host's name; and,
+// where a process has some cores or a quota of their time (a container), these.
 std::string MachineId();
 
 // The system's facts of the machine, and its limits for this process.

@@ -55,6 +55,8 @@ WHOLE = {
 MIB = 1 << 20
 # Short prompts, so that what is measured is decoding.
 DECODE = [(16, 96)] * 96
+STAGES = [(16, 96)] * 160
+UNLIKE = [(16, 48)] * 96
 # name: memory of a worker of each of the two clusters
 SCALING = {"scaling/disk": 1900 * MIB, "scaling/memory": 4600 * MIB}
 
@@ -73,9 +75,9 @@ class Bench:
                 json.dump(SHAPES[name], f)
         return path
 
-    def machines(self, stack, network, shares, memory, disk=True):
+    def machines(self, stack, network, shares, memory, disk):
         """Machines that share nothing, each with a share of a core: `shares` in cores' time."""
-        rate = self.args.disk_rate * 1e6 / len(shares)
+        rate = self.args.disk_rate * 1e6 / disk if disk else 0
         free = [1.0] * self.cores
         made = []
         for i, share in enumerate(shares):
@@ -87,7 +89,7 @@ class Bench:
                 cores = str(core)
             made.append(stack.enter_context(SmallMachine(
                 f"m{i}", cores=cores, share=min(1.0, share), memory=memory,
-                disk=(rate, rate) if disk else None, network=network)))
+                disk=(rate, rate) if rate else None, network=network)))
         return made
 
     def profile(self, group, threads):
@@ -101,11 +103,6 @@ class Bench:
             capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"sluice profile: {done.stderr}")
-        with open(path) as f:
-            profile = json.load(f)
-        profile["machine"] = group.name  # it shares nothing
-        with open(path, "w") as f:
-            json.dump(profile, f)
         return path
 
     def directory(self, group):
@@ -114,7 +111,7 @@ class Bench:
         os.makedirs(directory)
         return directory
 
-    def cluster(self, stack, model, shares, memory, lengths, *flags, disk=True):
+    def cluster(self, stack, model, shares, memory, lengths, *flags, disk):
         """Starts a coordinator and a worker on each of such machines; returns both."""
         longest = max(p + n for p, n in lengths)
         network = stack.enter_context(Network())
@@ -132,8 +129,9 @@ class Bench:
             "--max-model-len", str(longest), "--split", "balanced", *flags,
             host=network.address)), groups
 
-    def run(self, name, model, shares, memory, lengths, *flags, disk=True):
-        """Runs a job over such machines; returns what is recorded."""
+    def run(self, name, model, shares, memory, lengths, *flags, disk=0):
+        """Runs a job over such machines, each with one of `disk` shares of the disk (0: none);
+        returns what is recorded."""
         with contextlib.ExitStack() as stack:
             cluster, groups = self.cluster(stack, model, shares, memory, lengths, *flags, disk=disk)
             begin = time.time()
@@ -192,12 +190,13 @@ class Bench:
         if number == 1 and memory >= 16 * GIB:
             shares = [float(self.cores)]
         self.record(case, self.run(case, model, shares, memory, lengths, "--policy",
-                                   f"compress-weights={weights}"))
+                                   f"compress-weights={weights}", disk=number))
 
     def scaling(self, case):
         """One worker, then two of the same kind: what the second one is worth."""
-        one = self.run(case + ", one", "llama-1b", [1.0], SCALING[case], DECODE)
-        two = self.run(case + ", two", "llama-1b", [1.0, 1.0], SCALING[case], DECODE)
+        one = self.run(case + ", one", "llama-1b", [1.0], SCALING[case], DECODE, disk=2)
+        two = self.run(case + ", two", "llama-1b", [1.0, 1.0], SCALING[case], DECODE,
+                       "--replicas", "1", disk=2)
         figures = {"one": one, "two": two}
         for kind in ("decode_tokens_per_second", "tokens_per_second", "predicted_tokens_per_second"):
             figures["two over one, " + kind] = two[kind] / one[kind]
@@ -205,15 +204,15 @@ class Bench:
         self.record(case, figures)
 
     def stages(self, case):
-        figures = self.run(case, "llama-1b", [0.5] * 4, 3 * GIB, DECODE, disk=False)
+        figures = self.run(case, "llama-1b", [0.5] * 4, 3 * GIB, STAGES, "--replicas", "1")
         self.record(case, figures)
 
     def unlike(self, case):
         """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
         shares = [0.25, 0.5, 1.0]
-        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB, DECODE[:32],
-                          disk=False) for share in shares]
-        all_three = self.run(case, "llama-1b", shares, 4600 * MIB, DECODE, disk=False)
+        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB, UNLIKE)
+                 for share in shares]
+        all_three = self.run(case, "llama-1b", shares, 4600 * MIB, UNLIKE, "--replicas", "1")
         bound = sum(a["tokens_per_second"] for a in alone)
         share = all_three["tokens_per_second"] / bound
         print(f"{case:24} {share:.2f} of the sum of each alone", flush=True)
@@ -225,7 +224,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
-    parser.add_argument("--disk-rate", type=float, default=1400,
+    parser.add_argument("--disk-rate", type=float, default=1200,
                         help="MB/s of the disk, which the machines share out")
     parser.add_argument("--cases", default=",".join(cases))
     parser.add_argument("--verbose", action="store_true")

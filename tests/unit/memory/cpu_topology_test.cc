@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "common/threads/thread.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 std::vector<int> Affinity() {
   cpu_set_t set;
@@ -92,6 +94,15 @@ TEST(CpuTopologyTest, BindsThisThreadOnly) {
   EXPECT_EQ(Affinity(), before);
 }
 
+TEST(CpuTopologyTest, SomeOfTheCoresAreAThreadsOwn) {
+  const std::vector<int> cores = UsableCores();
+  if (cores.size() < 2) GTEST_SKIP() << "all cores are one";
+  Thread("bound", [&] {
+    BindThisThread({{cores[1]}});
+    EXPECT_THAT(OwnProcessors(), StartsWith(absl::StrCat("cores ", cores[1])));
+  }).Join();
+}
+
 TEST(CpuTopologyTest, WhatCannotBeBoundStaysAsItWas) {
   const std::vector<int> before = Affinity();
   BindThisThread({});
@@ -116,11 +127,13 @@ TEST(CpuQuotaTest, IsTheLeastOfTheGroupsAlongThePath) {
   EXPECT_DOUBLE_EQ(CpuQuota("4:cpu,cpuacct:/a/b\n2:memory:/x\n", root.path()),
                    0.5);
   EXPECT_DOUBLE_EQ(CpuQuota("4:cpuacct,cpu:/a\n", root.path()), 1.5);
+  EXPECT_EQ(CpuQuotaGroup("4:cpu,cpuacct:/a/b\n", root.path()), "/a/b");
   // -1 is no limit.
   write("cpu/free", "cpu.cfs_quota_us", "-1\n");
   write("cpu/free", "cpu.cfs_period_us", "100000\n");
   EXPECT_EQ(CpuQuota("4:cpu:/free\n", root.path()), 0);
   EXPECT_EQ(CpuQuota("4:cpuset:/a\n", root.path()), 0);
+  EXPECT_EQ(CpuQuotaGroup("4:cpu:/free\n", root.path()), "");
   // Version 2.
   write("pod", "cpu.max", "max 100000\n");
   write("pod/one", "cpu.max", "25000 100000\n");
