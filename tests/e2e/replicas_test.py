@@ -395,6 +395,25 @@ def test_all_needs_no_model():
         assert done.returncode != 0 and why in done.stderr, (flags, done)
 
 
+def test_all_fetches_the_model():
+    """Parts of two ranks each, which fetch the model into one cache and are replicas."""
+    parts = parts_here()
+    lines = harness.mixed_requests(20)
+    expected = undisturbed(lines)
+    with harness.Cluster(LLAMA, workers=0, coordinator_flags=["--replicas", str(parts)]) as cluster:
+        flags = all_workers(cluster, "--per", str(parts), "--tensor-parallel", "2",
+                            "--cache-dir", os.path.join(cluster.directory, "cache"))
+        at = flags.index("--model")
+        del flags[at:at + 2]
+        cluster.workers["fleet"] = harness.Process(cluster.directory, "fleet", flags)
+        wait_for_pipelines(cluster, [1] * parts)
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        assert cluster.wait_for_end(job)["status"] == "completed"
+        check_results(cluster, job, lines, expected)
+
+
 def test_another_number_of_pipelines_than_the_plan_has():
     with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
         source = os.path.join(directory, "in.jsonl")
