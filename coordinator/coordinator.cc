@@ -342,6 +342,10 @@ absl::Status Coordinator::MakePolicy() {
 }
 
 absl::Status Coordinator::CheckPolicy() const {
+  if (!policy_->packing && policy_->slice_context > 0) {
+    return InvalidArgument("policy: slice-context=", policy_->slice_context,
+                           " is for packed steps; leave it or packing=off out");
+  }
   SLUICE_RETURN_IF_ERROR(CheckStep(policy_->gbs, policy_->num_microbatches,
                                    policy_->max_step_tokens));
   return CheckActivations(policy_->max_step_tokens, model_->spec().hidden_size);

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
@@ -14,6 +15,7 @@
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
+#include "coordinator/planning/policy_choices.h"
 #include "server/coordinator_server.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
@@ -121,7 +123,22 @@ void AddFlags(CLI::App& app, Flags& f) {
       "--min-workers 2 --host 0.0.0.0");
 }
 
+// Checks that --replicas does not say another number than the plan of --policy.
+absl::Status CheckReplicas(const CoordinatorFlags& flags) {
+  if (flags.replicas == "auto") return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
+                          PlansNamedBy(flags.options.policy));
+  if (plans.empty() || absl::StrCat(plans.size()) == flags.replicas) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("--replicas ", flags.replicas,
+                         ": the plan of --policy has ", plans.size(),
+                         plans.size() == 1 ? " pipeline" : " pipelines",
+                         "; leave --replicas out");
+}
+
 absl::Status Serve(const Flags& f, const sigset_t& signals) {
+  SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
   SLUICE_ASSIGN_OR_RETURN(auto metrics,
                           MetricsServer::Start(f.host, f.metrics_port));
   SetBuildInfo(metrics->registry(), "none");

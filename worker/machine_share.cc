@@ -5,6 +5,7 @@
 #include <system_error>
 #include <vector>
 
+#include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/cpu_topology.h"
@@ -44,6 +45,13 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
       flags.threads > 0 ? flags.threads : UsableCoreCount(machine.cores);
   if (machine.cores.size() != static_cast<size_t>(machine.threads)) {
     machine.cores.clear();
+  }
+  const auto ranks = static_cast<int32_t>(machine.ranks.size());
+  if (machine.threads < ranks && machine.device.backend != BackendKind::kCuda) {
+    LogWarning("--tensor-parallel ", ranks, " with ", machine.threads,
+               machine.threads == 1 ? " thread" : " threads",
+               ": each rank computes with one of its own, so that they take "
+               "turns on the cores; give no more ranks than --threads");
   }
   return machine;
 }

@@ -58,6 +58,8 @@ struct Flags {
   bool all = false, dry_run = false;
   std::string per = "auto", machine_part;
   const CLI::Option* device_option = nullptr;
+  const CLI::Option* model_option = nullptr;
+  const CLI::Option* metrics_port_option = nullptr;
 };
 
 // Adds the flags of a machine with several workers.
@@ -86,13 +88,14 @@ void AddFlags(CLI::App& app, Flags& f) {
   AddCoordinatorAddress(&app, &f.coordinator)
       ->check(Utf8Text())
       ->group(kMainGroup);
-  app.add_option("--model", f.model,
-                 "model directory, with weights; default: what is needed of "
-                 "the cluster's model is fetched from the coordinator or "
-                 "other workers")
-      ->group(kMainGroup)
-      ->type_name("DIR")
-      ->envname("SLUICE_MODEL");
+  f.model_option =
+      app.add_option("--model", f.model,
+                     "model directory, with weights; default: what is needed "
+                     "of the cluster's model is fetched from the coordinator "
+                     "or other workers")
+          ->group(kMainGroup)
+          ->type_name("DIR")
+          ->envname("SLUICE_MODEL");
   app.add_option("--host", f.host,
                  "address to listen on, for other workers and metrics")
       ->capture_default_str()
@@ -158,7 +161,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "threads that compute; 0: one for each core")
       ->check(AtLeast(0))
       ->capture_default_str();
-  AddMetricsPort(&app, &f.metrics_port);
+  f.metrics_port_option = AddMetricsPort(&app, &f.metrics_port);
   AddLogLevel(&app, &f.log_level);
   AddAll(app, f);
   app.footer(
@@ -250,6 +253,11 @@ absl::Status ReadModel(const Flags& f, Worker::Options* options) {
           "--cache-dir and --cache-space are for workers without --model");
     }
     return ModelDir::Open(options->model_dir).status();
+  }
+  if (f.model_option->count() > 0) {
+    return absl::InvalidArgumentError(
+        "--model is empty; name a directory, or leave the flag out for a "
+        "worker that fetches what it needs");
   }
   const std::string cache = UserCacheDir();
   if (f.cache_dir.empty() && cache.empty()) {
@@ -411,21 +419,24 @@ absl::StatusOr<std::vector<MachinePart>> PartsOf(const Flags& f) {
                            ": with --all it must be a host without a port, as "
                            "each worker has its own");
   }
+  if (machine.device.find_first_of(":,") != std::string::npos) {
+    return InvalidArgument("--device ", machine.device,
+                           " names single devices; with --all say cuda, for "
+                           "all GPUs, or cpu, or leave it out");
+  }
   SLUICE_ASSIGN_OR_RETURN(const DeviceChoice device,
                           ParseDevice(machine.device));
-  if (machine.device.find(':') != std::string::npos) {
-    return InvalidArgument("--device ", machine.device,
-                           " is one GPU; with --all say cuda, for all of them, "
-                           "or leave it out");
-  }
   const bool gpus = device.backend == BackendKind::kCuda || f.per == "gpu" ||
                     (f.per == "auto" && f.device_option->count() == 0);
-  PartsOptions options = {.per = f.per,
-                          .name = f.name.empty() ? HostName() : f.name,
-                          .device = machine.device,
-                          .threads = machine.threads,
-                          .port = f.port,
-                          .metrics_port = f.metrics_port};
+  PartsOptions options = {
+      .per = f.per,
+      .name = f.name.empty() ? HostName() : f.name,
+      .device = machine.device,
+      .threads = machine.threads,
+      .tensor_parallel = machine.tensor_parallel,
+      .port = f.port,
+      .metrics_port = f.metrics_port,
+      .any_metrics_ports = f.metrics_port_option->count() == 0};
   SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
                           ParseHostMemory(machine.host_memory));
   if (machine.disk_dir.empty() && !machine.disk_space.empty()) {
@@ -449,12 +460,13 @@ absl::StatusOr<std::vector<MachinePart>> PartsOf(const Flags& f) {
 absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
                       const sigset_t& signals) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<MachinePart> parts, PartsOf(f));
+  // What is wrong for all of them shows before they start.
+  Worker::Options common;
+  SLUICE_RETURN_IF_ERROR(ReadModel(f, &common));
   if (f.dry_run) {
     std::cout << PartsTable(parts) << std::flush;
     return absl::OkStatus();
   }
-  // What is wrong for all of them shows before they start.
-  SLUICE_RETURN_IF_ERROR(ModelDir::Open(f.model).status());
   std::vector<SupervisedProcess> processes;
   for (const MachinePart& part : parts) {
     processes.push_back(

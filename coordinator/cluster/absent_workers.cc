@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cluster/worker_timeouts.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kMaxEntries = 32;
-constexpr absl::Duration kKept = absl::Hours(1);
 
 constexpr size_t kMaxLeftOut = 1024;
 constexpr int kMaxDoublings = 30;
@@ -44,7 +44,8 @@ std::string AbsentWorkers::newest() const {
 }
 
 void AbsentWorkers::Describe(absl::Duration now, v1::ClusterState* state) {
-  while (!entries_.empty() && now - entries_.back().at > kKept) {
+  while (!entries_.empty() &&
+         now - entries_.back().at > WorkerTimeouts::kLostKept) {
     entries_.pop_back();
   }
   for (const Entry& entry : entries_) {

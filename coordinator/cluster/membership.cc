@@ -129,7 +129,8 @@ void Membership::Remove(WorkerId id, const absl::Status& reason) {
     if (worker) {
       of->plan().OnGone(id, *worker, reason);
       if (former_pipeline_.size() < kMaxFormerPipelines) {
-        former_pipeline_[worker->info.name()] = pipeline_of_.at(id);
+        former_pipeline_[worker->info.name()] = {pipeline_of_.at(id),
+                                                 options_.clock->Monotonic()};
       }
     } else {
       of->plan().Leave(id, "a worker was refused");
@@ -224,7 +225,7 @@ GroupView Membership::View() const {
     }
     if (const auto it = former_pipeline_.find(grouped.name);
         it != former_pipeline_.end()) {
-      grouped.former = static_cast<int>(it->second);
+      grouped.former = static_cast<int>(it->second.pipeline);
     }
   }
   for (const auto& pipeline : pipelines_) {
@@ -439,6 +440,18 @@ std::string Membership::detail() const {
     if (!detail.empty()) return absl::StrCat("pipeline ", p, ": ", detail);
   }
   return "";
+}
+
+bool Membership::Awaited(size_t pipeline) const {
+  const absl::Duration now = options_.clock->Monotonic();
+  int64_t workers = plan(pipeline).num_workers();
+  for (const auto& [name, former] : former_pipeline_) {
+    if (former.pipeline == pipeline &&
+        now - former.lost_at <= WorkerTimeouts::kLostKept) {
+      ++workers;
+    }
+  }
+  return workers >= std::max(1, pipelines_[pipeline]->min_workers());
 }
 
 std::optional<std::string> Membership::TakeNewPlan() {

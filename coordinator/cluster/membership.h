@@ -68,6 +68,9 @@ class Membership {
   RunningPlan& plan(size_t pipeline = 0) {
     return pipelines_[pipeline]->plan();
   }
+  const RunningPlan& plan(size_t pipeline) const {
+    return pipelines_[pipeline]->plan();
+  }
   PlanSearch& search(size_t pipeline = 0) {
     return pipelines_[pipeline]->search();
   }
@@ -84,6 +87,14 @@ class Membership {
   // "loading layers: 40 %, 1.2 GB/s, 0:35 left", a failure; while plans run,
   // the pipeline that does not, the worker that they exclude, or "".
   std::string detail() const;
+  // The same of one pipeline.
+  std::string detail(size_t pipeline) const {
+    return pipelines_[pipeline]->detail();
+  }
+  // Whether requests may wait for the pipeline, which does not run: it has its
+  // workers, or will if those come back that it lost at most
+  // WorkerTimeouts::kLostKept ago. False when others have got its workers.
+  bool Awaited(size_t pipeline) const;
   // Fills epoch, min_workers, num_layers, num_blocks, gbs, plan, workers,
   // absent, plan_failures and, apart from what the dispatcher knows, pipelines.
   void Describe(v1::ClusterState* state);
@@ -116,7 +127,11 @@ class Membership {
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
   std::map<WorkerId, size_t> pipeline_of_;
   // The last pipelines of workers that are gone, by name.
-  absl::flat_hash_map<std::string, size_t> former_pipeline_;
+  struct Former {
+    size_t pipeline = 0;
+    absl::Duration lost_at;
+  };
+  absl::flat_hash_map<std::string, Former> former_pipeline_;
   std::string group_detail_;  // why there are no pipelines yet, or ""
   // The change of workers since which all are where they belong.
   std::optional<int64_t> grouped_at_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "proto/wire_limits.h"
@@ -28,6 +29,14 @@ absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
   return FailedPrecondition("worker '", copy.worker, "' has another model in ",
                             copy.dir, " than ", whose, ": ", difference, "; ",
                             remedy);
+}
+
+// Whether it has weights, and is not that of --load-format dummy.
+bool HasWeights(const ModelContent& content) {
+  return std::any_of(content.files.begin(), content.files.end(),
+                     [](const auto& file) {
+                       return absl::EndsWith(file.name, ".safetensors");
+                     });
 }
 
 }  // namespace
@@ -59,7 +68,12 @@ absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
   const auto known = [&](const ModelContent& other, absl::string_view whose,
                          absl::string_view remedy) {
     const std::string difference = DifferenceOf(copy.content, other);
-    if (!difference.empty()) return Another(copy, whose, difference, remedy);
+    if (!difference.empty()) {
+      return Another(copy, whose, difference,
+                     HasWeights(copy.content) == HasWeights(other)
+                         ? remedy
+                         : "start both with --load-format dummy, or neither");
+    }
     if (copy.content.known() && other.known()) return absl::OkStatus();
     return absl::UnavailableError("the model's files are being compared");
   };

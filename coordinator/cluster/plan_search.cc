@@ -40,24 +40,20 @@ bool PlanSearch::Begin(std::vector<WorkerId> workers,
       search_->present.has_value() == present.has_value()) {
     return false;
   }
-  search_ = {.ticket = ++numbers_->last_ticket,
-             .workers = std::move(workers),
-             .present = std::move(present)};
+  search_.emplace();
+  search_->ticket = ++numbers_->last_ticket;
+  search_->workers = std::move(workers);
+  search_->present = std::move(present);
   return true;
 }
 
 std::optional<PlanTask> PlanSearch::TakeTask() {
   if (!search_ || search_->taken) return std::nullopt;
-  for (WorkerId id : search_->workers) {
-    if (workers_->Find(id) == nullptr) {
-      search_.reset();  // the next decision finds the workers left
-      return std::nullopt;
-    }
+  if (!workers_->AllRegistered(search_->workers)) {
+    search_.reset();  // the next decision finds the workers left
+    return std::nullopt;
   }
-  search_->taken = true;
-  PlanTask task;
-  task.ticket = search_->ticket;
-  task.machines = workers_->Profiles(search_->workers);
+  PlanTask task = search_->Take(*workers_);
   task.present = search_->present;
   if (task.present) task.load_seconds = absl::ToDoubleSeconds(load_time_);
   task.output_share = output_share_;
@@ -79,10 +75,7 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
     outcome.look_again = search.new_jobs;
     return outcome;
   }
-  for (WorkerId id : search.workers) {
-    const AttachedWorker* const worker = workers_->Find(id);
-    if (worker == nullptr || !worker->registered) return {};
-  }
+  if (!workers_->AllRegistered(search.workers)) return {};
   if (answer.plan.ok()) {
     if (search.present) ++replacements_;
     NextPlan& next = outcome.next.emplace();

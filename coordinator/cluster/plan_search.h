@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/cluster/cluster_options.h"
+#include "coordinator/cluster/open_search.h"
 #include "coordinator/cluster/plan_numbers.h"
 #include "coordinator/cluster/stage_assignment.h"
 #include "coordinator/cluster/worker_registry.h"
@@ -91,13 +92,8 @@ class PlanSearch {
   void Describe(int stage, v1::WorkerInfo* info) const;
 
  private:
-  struct Search {
-    int64_t ticket = 0;
-    std::vector<WorkerId> workers;
+  struct Search : OpenSearch {
     std::optional<Plan> present;
-    bool taken = false;
-    bool new_jobs = false;  // jobs came since the search began
-    bool no_work = false;
   };
 
   const ClusterOptions& options_;

@@ -44,6 +44,13 @@ void WorkerRegistry::Open(WorkerId id, std::shared_ptr<WorkerStream> stream,
   worker.place = std::move(place);
 }
 
+bool WorkerRegistry::AllRegistered(const std::vector<WorkerId>& ids) const {
+  return std::all_of(ids.begin(), ids.end(), [&](WorkerId id) {
+    const auto it = workers_.find(id);
+    return it != workers_.end() && it->second.registered;
+  });
+}
+
 AttachedWorker* WorkerRegistry::Find(WorkerId id) {
   const auto it = workers_.find(id);
   return it == workers_.end() ? nullptr : &it->second;

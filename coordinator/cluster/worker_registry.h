@@ -87,6 +87,8 @@ class WorkerRegistry {
   AttachedWorker& at(WorkerId id) { return workers_.at(id); }
   const AttachedWorker& at(WorkerId id) const { return workers_.at(id); }
   const std::string& name(WorkerId id) const { return at(id).info.name(); }
+  // Whether these are all here still.
+  bool AllRegistered(const std::vector<WorkerId>& ids) const;
 
   // Sends a message, unless the worker is gone; dooms it if its queue is full.
   void Send(WorkerId id, v1::CoordinatorMessage message);

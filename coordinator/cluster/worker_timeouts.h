@@ -24,6 +24,9 @@ struct WorkerTimeouts {
   // to the maximum.
   static constexpr absl::Duration kFirstLeftOut = absl::Seconds(10);
   static constexpr absl::Duration kMaxLeftOut = absl::Minutes(10);
+  // A worker that was lost is shown, and waited for by requests that need it,
+  // for this long.
+  static constexpr absl::Duration kLostKept = absl::Hours(1);
 };
 
 }  // namespace sluice

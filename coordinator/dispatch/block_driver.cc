@@ -146,6 +146,14 @@ std::vector<SequenceState> BlockDriver::Release(
   return released;
 }
 
+int64_t BlockDriver::CountPending(
+    absl::FunctionRef<bool(const SequenceState&)> wanted) const {
+  return std::count_if(pending_.begin(), pending_.end(), [&](SequenceId id) {
+    const auto it = sequences_.find(id);
+    return it != sequences_.end() && wanted(it->second);
+  });
+}
+
 std::vector<SequenceState> BlockDriver::ReleaseWaiting(int64_t max) {
   std::vector<SequenceState> released;
   if (!scheduler_) return released;
@@ -189,6 +197,7 @@ absl::Status BlockDriver::StartEpoch(PlanEpoch epoch,
 
 void BlockDriver::StopEpoch() {
   if (!epoch_) return;
+  if (blocks_in_flight() > 0) busy_time().End(options_.clock->Monotonic());
   std::vector<SequenceId> order = scheduler_->Clear();
   for (SequenceId id : order) {
     SequenceState& sequence = sequences_.at(id);
@@ -327,8 +336,10 @@ double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
 void BlockDriver::CountPhases(const Flight& flight, absl::Duration now) {
   const int64_t tokens = flight.prefill_tokens + flight.decode_tokens;
   rows_ += tokens;
+  const double all = busy_time().Seconds(now);
   if (tokens > 0) {
-    const double seconds = absl::ToDoubleSeconds(now - counted_until_);
+    busy_seconds_ += absl::ToDoubleSeconds(now - counted_until_);
+    const double seconds = all - counted_seconds_;
     const double prefill = seconds *
                            static_cast<double>(flight.prefill_tokens) /
                            static_cast<double>(tokens);
@@ -336,6 +347,8 @@ void BlockDriver::CountPhases(const Flight& flight, absl::Duration now) {
     phase_seconds_.decode += seconds - prefill;
   }
   counted_until_ = now;
+  counted_seconds_ = all;
+  if (blocks_in_flight() == 0) busy_time().End(now);
 }
 
 std::vector<StepPlan> BlockDriver::TakePlans() {
@@ -364,7 +377,11 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
       stats_.queue_seconds.push_back(SecondsSinceAccepted(sequence));
     }
   }
-  if (blocks_in_flight() == 0) counted_until_ = now;
+  if (blocks_in_flight() == 0) {
+    busy_time().Begin(now);
+    counted_until_ = now;
+    counted_seconds_ = busy_time().Seconds(now);
+  }
   Flight& flight = flights_[block_id.value()].emplace_back();
   flight.step = plan.step;
   flight.sent_at = now;

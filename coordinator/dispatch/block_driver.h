@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "common/step_plan.h"
 #include "common/threads/clock.h"
+#include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/sequence_state.h"
 #include "coordinator/request_queue.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -29,6 +30,9 @@ class BlockDriver {
     int32_t vocab_size = 0;                // of the model
     std::vector<int32_t> eos_tokens;
     const Clock* clock = nullptr;
+    // Of all drivers that compute beside this one; must outlive them. Null:
+    // there are no others.
+    BusyTime* busy_time = nullptr;
   };
 
   // Observations since the last TakeStats.
@@ -44,8 +48,9 @@ class BlockDriver {
     std::vector<double> latency_seconds;
   };
 
-  // Wall time with a step in flight. The time between two results is divided
-  // between prefill and decode by the tokens of the step that ended.
+  // Wall time with a step in flight, its share of it while others have some
+  // (see BusyTime). The time between two results is divided between prefill and
+  // decode by the tokens of the step that ended.
   struct PhaseSeconds {
     double prefill = 0;
     double decode = 0;
@@ -65,6 +70,9 @@ class BlockDriver {
   // that are `wanted`, in the order in which they are to go on.
   std::vector<SequenceState> Release(
       int64_t max, absl::FunctionRef<bool(const SequenceState&)> wanted);
+  // Returns how many of the requests that wait for an epoch are `wanted`.
+  int64_t CountPending(
+      absl::FunctionRef<bool(const SequenceState&)> wanted) const;
   // Gives up at most `max` requests that are not admitted to a block, those
   // that would be last.
   std::vector<SequenceState> ReleaseWaiting(int64_t max);
@@ -109,6 +117,8 @@ class BlockDriver {
   // which they are sent.
   std::optional<int64_t> oldest_step() const;
   PhaseSeconds phase_seconds() const { return phase_seconds_; }
+  // Wall time with a step in flight, whatever others do.
+  double busy_seconds() const { return busy_seconds_; }
   // Rows of all steps that came back: tokens prefilled and decoded.
   int64_t rows() const { return rows_; }
   // The share of their max_tokens that ended requests generated; 1 as long as
@@ -137,6 +147,9 @@ class BlockDriver {
   void CountPrompt(SequenceState* sequence, int32_t end);
   double SecondsSinceAccepted(const SequenceState& sequence) const;
   void CountPhases(const Flight& flight, absl::Duration now);
+  BusyTime& busy_time() {
+    return options_.busy_time != nullptr ? *options_.busy_time : own_time_;
+  }
   // Ends a sequence, whose state has the result.
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
@@ -160,11 +173,16 @@ class BlockDriver {
   Stats stats_;
   absl::flat_hash_map<JobId, JobProgress> jobs_;
   PhaseSeconds phase_seconds_;
+  double busy_seconds_ = 0;
+  BusyTime own_time_;
   int64_t rows_ = 0;
   int64_t ended_ = 0;
   int64_t generated_ = 0;
   int64_t allowed_ = 0;
-  absl::Duration counted_until_;  // while a step is in flight
+  // While a step is in flight: until when its time is counted, and that time
+  // by busy_time().
+  absl::Duration counted_until_;
+  double counted_seconds_ = 0;
   int64_t next_sequence_ = 1;
   int64_t next_step_ = 1;
 };

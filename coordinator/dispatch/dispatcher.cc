@@ -17,6 +17,8 @@ namespace {
 
 constexpr size_t kInboxEvents = 1024;
 constexpr size_t kMaxLookups = 1024;
+// No more requests are read while so many wait for pipelines that stopped.
+constexpr int64_t kMaxAwaiting = 1024;
 // The search for groups of workers, among those for pipelines' plans.
 constexpr size_t kGroups = SIZE_MAX;
 
@@ -225,7 +227,9 @@ void Dispatcher::Pump() {
 
 void Dispatcher::AddLanes() {
   while (lanes_.size() < membership_.num_pipelines()) {
-    lanes_.push_back(std::make_unique<Lane>(options_.driver));
+    BlockDriver::Options driver = options_.driver;
+    driver.busy_time = &busy_time_;
+    lanes_.push_back(std::make_unique<Lane>(driver));
   }
   for (const auto& lane : lanes_) {
     lane->driver.SetKeepsUnfit(lanes_.size() > 1);
@@ -329,28 +333,29 @@ void Dispatcher::MoveRequests() {
       }
     }
   }
-  if (!stopped.empty()) MoveFromEmpty();
+  if (!stopped.empty()) MoveFromLost();
   if (!maybe_work_ && !fetching_) EvenOut();
 }
 
-// What fits no pipeline that runs must not wait for one that has no workers.
-void Dispatcher::MoveFromEmpty() {
+bool Dispatcher::FitsNone(const SequenceState& sequence) const {
+  return std::none_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
+    return lane->driver.epoch() && lane->driver.Fits(sequence);
+  });
+}
+
+// What fits no pipeline that runs must not wait for one that is given up.
+void Dispatcher::MoveFromLost() {
   const auto running =
       std::find_if(lanes_.begin(), lanes_.end(),
                    [](const auto& lane) { return lane->driver.epoch(); });
   if (running == lanes_.end()) return;
-  const auto fits_none = [&](const SequenceState& sequence) {
-    return std::none_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
-      return lane->driver.epoch() && lane->driver.Fits(sequence);
-    });
-  };
   for (size_t p = 0; p < lanes_.size(); ++p) {
     BlockDriver& from = lanes_[p]->driver;
-    if (from.epoch() || from.live() == 0 ||
-        membership_.plan(p).num_workers() > 0) {
-      continue;
-    }
-    for (SequenceState& sequence : from.Release(from.live(), fits_none)) {
+    if (from.epoch() || from.live() == 0 || membership_.Awaited(p)) continue;
+    for (SequenceState& sequence :
+         from.Release(from.live(), [this](const SequenceState& sequence) {
+           return FitsNone(sequence);
+         })) {
       (*running)->driver.Adopt(std::move(sequence));  // see MoveUnfit
     }
   }
@@ -368,7 +373,7 @@ void Dispatcher::MoveUnfit(size_t from) {
         to = &other;
         break;
       }
-      if (membership_.plan(p).num_workers() > 0) to = &other;
+      if (membership_.Awaited(p)) to = &other;
     }
     if (to != nullptr) {
       to->Adopt(std::move(sequence));
@@ -413,10 +418,14 @@ void Dispatcher::FetchMore() {
   // Requests are fetched in portions, not one by one, for the lane that has
   // most room.
   int64_t room = 0;
+  int64_t awaiting = 0;
   double share = 0;
   for (size_t p = 0; p < lanes_.size(); ++p) {
     const Lane& lane = *lanes_[p];
-    if (!lane.driver.epoch()) continue;
+    if (!lane.driver.epoch()) {
+      awaiting += lane.driver.live();
+      continue;
+    }
     const int64_t own = lane.window - lane.driver.live();
     if (own < std::max<int64_t>(1, lane.window / 8)) continue;
     const double of_window =
@@ -426,7 +435,7 @@ void Dispatcher::FetchMore() {
     room = own;
     fetching_for_ = p;
   }
-  if (room == 0) return;
+  if (room == 0 || awaiting >= kMaxAwaiting) return;
   fetching_ = true;
   work_meanwhile_ = false;
   fetcher_->Run([this, room] {
@@ -456,9 +465,8 @@ void Dispatcher::ReportJobs() {
 void Dispatcher::Measure() {
   for (size_t p = 0; p < lanes_.size(); ++p) {
     const BlockDriver& driver = lanes_[p]->driver;
-    const BlockDriver::PhaseSeconds phases = driver.phase_seconds();
     membership_.search(p).OnProgress(static_cast<double>(driver.rows()),
-                                     phases.prefill + phases.decode,
+                                     driver.busy_seconds(),
                                      driver.output_share());
   }
   Observe();
@@ -498,10 +506,37 @@ void Dispatcher::DescribeLanes(v1::ClusterState* state) const {
   }
 }
 
+std::string Dispatcher::AwaitedDetail() {
+  std::string detail;
+  const bool any_runs =
+      std::any_of(lanes_.begin(), lanes_.end(),
+                  [](const auto& lane) { return lane->driver.epoch(); });
+  for (size_t p = 0; p < lanes_.size(); ++p) {
+    Lane& lane = *lanes_[p];
+    // What fits others only waits until they have room.
+    const int64_t count =
+        any_runs ? lane.driver.CountPending(
+                       [this](const SequenceState& s) { return FitsNone(s); })
+                 : 0;
+    const bool news = lane.awaiting == 0;
+    lane.awaiting = count;
+    if (count == 0) continue;
+    const std::string text =
+        absl::StrCat(count, count == 1 ? " request waits" : " requests wait",
+                     " for pipeline ", p,
+                     ", being longer than the KV cache of the others holds: ",
+                     membership_.detail(p));
+    if (news) Log(options_.cluster.failure_level, text);
+    if (detail.empty()) detail = text;
+  }
+  return detail;
+}
+
 void Dispatcher::Publish() {
   published_phase_ = membership_.phase();
   const bool ready = published_phase_ == Membership::Phase::kRunning;
-  std::string detail = membership_.detail();
+  std::string detail = AwaitedDetail();
+  if (detail.empty()) detail = membership_.detail();
   if (detail.empty()) detail = fetch_failure_;
   detail = EscapeInvalidUtf8(detail);  // it may name a file
   v1::ClusterState state;

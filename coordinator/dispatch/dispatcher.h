@@ -19,6 +19,7 @@
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/worker_stream.h"
 #include "coordinator/dispatch/block_driver.h"
+#include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/dispatch/inbox.h"
 #include "coordinator/planning/job_planner.h"
@@ -93,6 +94,9 @@ class Dispatcher {
     int64_t slots = 0;
     int64_t window = 0;  // requests held at most
     int64_t tokens = 0;  // sampled since the dispatcher began
+    // Requests that wait for its next epoch, since no other pipeline holds
+    // them; as of the last report.
+    int64_t awaiting = 0;
     BlockDriver driver;
   };
 
@@ -112,7 +116,9 @@ class Dispatcher {
   // Moves requests to lanes that can go on with them.
   void MoveRequests();
   void MoveUnfit(size_t from);
-  void MoveFromEmpty();
+  void MoveFromLost();
+  // Whether it fits no pipeline that runs.
+  bool FitsNone(const SequenceState& sequence) const;
   void EvenOut();
   void FetchMore();
   int64_t live() const;  // requests in all lanes
@@ -120,6 +126,8 @@ class Dispatcher {
   void Measure();
   void Observe();
   void DescribeLanes(v1::ClusterState* state) const;
+  // Says which requests wait for a pipeline that does not run; "" for none.
+  std::string AwaitedDetail();
   void Publish();
 
   const Options options_;
@@ -137,6 +145,7 @@ class Dispatcher {
 
   // These are used by the dispatcher's thread only.
   Membership membership_;
+  BusyTime busy_time_;                        // of all lanes
   std::vector<std::unique_ptr<Lane>> lanes_;  // one for each pipeline
   DispatchMetrics metrics_;
   bool maybe_work_ = true;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/status_macros.h"
+#include "common/threads/spin_pause.h"
 
 namespace sluice {
 namespace {
@@ -12,14 +13,6 @@ namespace {
 constexpr int kSpins = 400;
 // The bytes that a task copies, at least: less is done sooner than handed out.
 constexpr size_t kTaskBytes = size_t{64} << 10;
-
-inline void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 bool SameBounds(const ColumnGather& a, const ColumnGather& b) {
   return a.rows == b.rows && a.to_rank == b.to_rank &&
@@ -129,7 +122,7 @@ absl::Status SharedGroup::Meet() {
       return absl::OkStatus();
     }
     if (failed_.load(std::memory_order_acquire)) break;
-    Pause();
+    SpinPause();
   }
   MutexLock lock(&mu_);
   while (meetings_.load(std::memory_order_relaxed) == meeting && status_.ok()) {

@@ -40,7 +40,7 @@ absl::StatusOr<DeviceChoice> ParseDevice(absl::string_view name) {
     }
   }
   return InvalidArgument(
-      "no device \"", name,
+      "--device: no device \"", name,
       "\": expected cpu, cpu-discrete, cuda, or cuda:N for the "
       "Nth GPU from 0");
 }

@@ -1,6 +1,7 @@
 #include "runtime/memory/compute_pool.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/threads/spin_pause.h"
 #include "runtime/memory/cpu_topology.h"
 
 namespace sluice {
@@ -9,14 +10,6 @@ namespace {
 // About 20 microseconds: longer than the gaps between the loops of a step, far
 // shorter than a scheduler's time slice.
 constexpr int kSpins = 400;
-
-inline void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 
@@ -74,7 +67,7 @@ void ComputePool::WorkerLoop(int thread) {
     RunTasks(thread);
     bool found = false;
     for (int spin = 0; spin < kSpins && !found; ++spin) {
-      Pause();
+      SpinPause();
       found =
           static_cast<uint32_t>(ticket_.load(std::memory_order_relaxed)) != 0;
     }
@@ -112,7 +105,7 @@ void ComputePool::ParallelFor(int num_tasks, Body body) {
   RunTasks(0);
   for (int spin = 0; spin < kSpins; ++spin) {
     if (done_.load() == num_tasks) return;
-    Pause();
+    SpinPause();
   }
   MutexLock lock(&mu_);
   caller_waits_.store(true);

@@ -10,6 +10,23 @@
 namespace sluice {
 namespace {
 
+// When a stage has a step's first and last micro-batch.
+struct Arrival {
+  double first = 0;
+  double last = 0;
+};
+
+// When a stage that begins with the first micro-batch at `begin` has done a
+// step whose last one it has at `last`.
+double EndOf(const StepTime& time, double begin, double last) {
+  return std::max(begin + time.seconds, last + time.seconds - time.spread);
+}
+
+// When what a stage ends at `end` is at the next one.
+Arrival NextArrival(const StepTime& time, double end, double hop_seconds) {
+  return {end - time.spread + hop_seconds, end + hop_seconds};
+}
+
 class Pipeline {
  public:
   Pipeline(const std::vector<PipelineStage>& stages, double step_seconds,
@@ -66,7 +83,9 @@ class Pipeline {
   struct Flight {
     int block = 0;
     int64_t step = 0;
-    std::vector<double> seconds;  // by stage
+    std::vector<StepTime> times;  // by stage
+    std::vector<double> begins;   // by stage
+    double last = 0;              // when the next stage has all of it
   };
   struct Waiting {
     int flight;
@@ -85,12 +104,15 @@ class Pipeline {
     for (;;) {
       if (free_.empty()) {
         free_.push_back(static_cast<int>(flights_.size()));
-        flights_.emplace_back().seconds.resize(stages_.size());
+        Flight& added = flights_.emplace_back();
+        added.times.resize(stages_.size());
+        added.begins.resize(stages_.size());
       }
       const int index = free_.back();
       Flight& flight = flights_[index];
-      if (!source_.Next(now, &flight.block, &flight.seconds)) return;
+      if (!source_.Next(now, &flight.block, &flight.times)) return;
       free_.pop_back();
+      flight.last = now;
       flight.step = run_.steps++;
       Push(now, Kind::kReach, index, 0);
     }
@@ -102,22 +124,26 @@ class Pipeline {
     const Waiting next = machine.waiting.front();
     machine.waiting.pop_front();
     machine.busy = true;
-    Push(now + flights_[next.flight].seconds[next.stage], Kind::kLeave,
-         next.flight, next.stage);
+    Flight& flight = flights_[next.flight];
+    const StepTime& time = flight.times[next.stage];
+    const double end = EndOf(time, now, flight.last);
+    flight.begins[next.stage] = now;
+    Push(end, Kind::kLeave, next.flight, next.stage);
+    if (next.stage + 1 == static_cast<int>(stages_.size())) return;
+    const Arrival arrival =
+        NextArrival(time, end, stages_[next.stage].hop_seconds);
+    flight.last = arrival.last;
+    Push(arrival.first, Kind::kReach, next.flight, next.stage + 1);
   }
 
   void OnLeave(const Event& event) {
     const Flight& flight = flights_[event.flight];
-    const double seconds = flight.seconds[event.stage];
-    run_.busy[event.stage] += seconds;
+    run_.busy[event.stage] += flight.times[event.stage].seconds;
     if (static_cast<int64_t>(run_.timeline.size()) < max_timeline_events_) {
       run_.timeline.push_back({event.stage, flight.block, flight.step,
-                               event.time - seconds, event.time});
+                               flight.begins[event.stage], event.time});
     }
-    if (event.stage + 1 < static_cast<int>(stages_.size())) {
-      Push(event.time + stages_[event.stage].hop_seconds, Kind::kReach,
-           event.flight, event.stage + 1);
-    } else {
+    if (event.stage + 1 == static_cast<int>(stages_.size())) {
       Push(event.time + step_seconds_, Kind::kReturn, event.flight, 0);
     }
     const int machine = machine_of_[event.stage];
@@ -157,21 +183,21 @@ PipelineRun FollowInOrder(const std::vector<PipelineStage>& stages,
   PipelineRun run;
   run.busy.resize(stages.size());
   std::vector<double> free(stages.size());  // when the stage is
-  std::vector<double> seconds(stages.size());
+  std::vector<StepTime> times(stages.size());
   std::deque<Flight> flights;
   double now = 0;
   for (;;) {
     int block = 0;
-    while (source->Next(now, &block, &seconds)) {
+    while (source->Next(now, &block, &times)) {
       ++run.steps;
-      double time = now;
+      Arrival arrival = {now, now};
       for (size_t s = 0; s < stages.size(); ++s) {
-        time = std::max(time, free[s]) + seconds[s];
-        free[s] = time;
-        run.busy[s] += seconds[s];
-        time += s + 1 < stages.size() ? stages[s].hop_seconds : step_seconds;
+        free[s] =
+            EndOf(times[s], std::max(arrival.first, free[s]), arrival.last);
+        run.busy[s] += times[s].seconds;
+        arrival = NextArrival(times[s], free[s], stages[s].hop_seconds);
       }
-      flights.push_back({block, time});
+      flights.push_back({block, free.back() + step_seconds});
     }
     if (flights.empty()) return run;
     const Flight first = flights.front();

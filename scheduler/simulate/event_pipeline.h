@@ -7,13 +7,22 @@
 
 namespace sluice {
 
+// What a stage takes for a step.
+struct StepTime {
+  double seconds = 0;
+  // From when the stage hands on the step's first micro-batch until it hands on
+  // the last, and from when it needs the first until it needs the last; 0: all
+  // at once. At most `seconds`.
+  double spread = 0;
+};
+
 // The steps that the blocks in a pipeline compute.
 class StepSource {
  public:
   virtual ~StepSource() = default;
-  // The step that is sent next: its block, and in (*seconds)[s], sized for the
+  // The step that is sent next: its block, and in (*times)[s], sized for the
   // stages, what stage s takes. False if there is nothing to do now.
-  virtual bool Next(double now, int* block, std::vector<double>* seconds) = 0;
+  virtual bool Next(double now, int* block, std::vector<StepTime>* times) = 0;
   // The step of a block that was sent first has come back.
   virtual void Done(int block, double now) = 0;
 };
@@ -24,7 +33,8 @@ struct StageEvent {
   int block = 0;
   int64_t step = 0;  // ordinal, in the order in which steps began
   double begin = 0;
-  double end = 0;
+  double end =
+      0;  // maybe later than `begin` and what it takes: see RunPipeline
   friend bool operator==(const StageEvent&, const StageEvent&) = default;
 };
 
@@ -36,8 +46,10 @@ struct PipelineRun {
 };
 
 // Follows steps through the stages, event by event, until none is left: a
-// machine does one step at a time, in the order in which they reach it; the
-// next stage has a step `hop_seconds` after it ended, and the source
+// machine does one step at a time, in the order in which they reach it. A stage
+// has each micro-batch `hop_seconds` after the stage before handed it on, and
+// begins with the first; where that comes long before the last, it waits for
+// those in between, and does nothing else meanwhile. The source has a step
 // `step_seconds` after it left the last stage. PipelineStage::seconds is not
 // used. At the beginning and whenever a step comes back, the source is asked
 // for steps as long as it has any. Deterministic; O(log events) for each event,

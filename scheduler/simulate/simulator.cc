@@ -15,9 +15,26 @@ namespace {
 struct StageKind {
   StageCase stage;
   Fractions fractions = {};
-  double seconds = 0;  // of the present step
+  StepTime time;  // of the present step
   ResourceSeconds busy = {};
 };
+
+// The spread of a step's micro-batches: a stage hands them on as its last layer
+// has computed them, or row by row as all its layers have, and takes them in as
+// its first layer does.
+double SpreadOf(const StageCase& stage, const StepShape& step, double seconds,
+                const ResourceSeconds& busy) {
+  // While weights stream, the cores do a layer's micro-batches when these are
+  // there, one after the other.
+  const double computing =
+      std::max(busy[static_cast<int>(Resource::kDeviceCompute)],
+               busy[static_cast<int>(Resource::kHostCompute)]);
+  const double passes = stage.policy.schedule == Schedule::kRowByRow
+                            ? 1.0
+                            : static_cast<double>(stage.layers.size());
+  return std::min(seconds, computing) * (step.micro_batches - 1) /
+         (step.micro_batches * passes);
+}
 
 // Forms steps and prices them.
 class Job : public StepSource {
@@ -38,7 +55,7 @@ class Job : public StepSource {
     }
   }
 
-  bool Next(double now, int* block, std::vector<double>* seconds) override {
+  bool Next(double now, int* block, std::vector<StepTime>* times) override {
     auto next = scheduler_.FormNext();
     if (!next.has_value()) return false;
     *block = next->block.value();
@@ -48,12 +65,16 @@ class Job : public StepSource {
     }
     const StepShape step = ShapeOf(decision);
     for (StageKind& kind : kinds_) {
-      kind.seconds = 0;
+      kind.time = {};
       if (step.micro_batches == 0) continue;
-      kind.seconds = PriceStep(kind.stage, step, kind.fractions, 1, &kind.busy);
+      ResourceSeconds busy = {};
+      const double seconds =
+          PriceStep(kind.stage, step, kind.fractions, 1, &busy);
+      kind.time = {seconds, SpreadOf(kind.stage, step, seconds, busy)};
+      for (int r = 0; r < kNumResources; ++r) kind.busy[r] += busy[r];
     }
     for (size_t s = 0; s < kind_of_stage_.size(); ++s) {
-      (*seconds)[s] = kinds_[kind_of_stage_[s]].seconds;
+      (*times)[s] = kinds_[kind_of_stage_[s]].time;
     }
     flights_[*block].push_back(std::move(decision));
     return true;

@@ -1,5 +1,8 @@
 #include "server/flags/checks.h"
 
+#include <functional>
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +24,18 @@ bool NamesResolver(absl::string_view target) {
   return absl::StrContains(target, "://");
 }
 
+// The value must be `what`, which `is` tells.
+CLI::Validator Number(const std::string& what,
+                      std::function<bool(const std::string&)> is) {
+  return CLI::Validator(
+      [what, is = std::move(is)](std::string& value) -> std::string {
+        if (is(value)) return "";
+        return absl::StrCat("must be ", what, ", not ",
+                            EscapeForTerminal(value));
+      },
+      "", what);
+}
+
 }  // namespace
 
 CLI::Validator Utf8Text() {
@@ -36,42 +51,38 @@ CLI::Validator Utf8Text() {
 }
 
 CLI::Validator AtLeast(int64_t min) {
-  return CLI::Validator(
-      [min](std::string& value) -> std::string {
-        int64_t number = 0;
-        if (absl::SimpleAtoi(value, &number) && number >= min) return "";
-        return absl::StrCat("must be a whole number of at least ", min,
-                            ", not ", EscapeForTerminal(value));
-      },
-      "", "AT LEAST");
+  return Number(absl::StrCat("a whole number of at least ", min),
+                [min](const std::string& value) {
+                  int64_t number = 0;
+                  return absl::SimpleAtoi(value, &number) && number >= min;
+                });
+}
+
+CLI::Validator WholeFrom(int64_t min, int64_t max) {
+  return Number(absl::StrCat("a whole number from ", min, " to ", max),
+                [min, max](const std::string& value) {
+                  int64_t number = 0;
+                  return absl::SimpleAtoi(value, &number) && number >= min &&
+                         number <= max;
+                });
 }
 
 CLI::Validator From(double min, double max) {
-  return CLI::Validator(
-      [min, max](std::string& value) -> std::string {
-        double number = 0;
-        if (absl::SimpleAtod(value, &number) && number >= min &&
-            number <= max) {
-          return "";
-        }
-        return absl::StrCat("must be a number from ", min, " to ", max,
-                            ", not ", EscapeForTerminal(value));
-      },
-      "", "FROM");
+  return Number(absl::StrCat("a number from ", min, " to ", max),
+                [min, max](const std::string& value) {
+                  double number = 0;
+                  return absl::SimpleAtod(value, &number) && number >= min &&
+                         number <= max;
+                });
 }
 
 CLI::Validator AboveUpTo(double below, double max) {
-  return CLI::Validator(
-      [below, max](std::string& value) -> std::string {
-        double number = 0;
-        if (absl::SimpleAtod(value, &number) && number > below &&
-            number <= max) {
-          return "";
-        }
-        return absl::StrCat("must be a number above ", below, " and at most ",
-                            max, ", not ", EscapeForTerminal(value));
-      },
-      "", "ABOVE");
+  return Number(absl::StrCat("a number above ", below, " and at most ", max),
+                [below, max](const std::string& value) {
+                  double number = 0;
+                  return absl::SimpleAtod(value, &number) && number > below &&
+                         number <= max;
+                });
 }
 
 std::string WithDefaultPort(const std::string& address, int port) {

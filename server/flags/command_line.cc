@@ -1,11 +1,14 @@
 #include "server/flags/command_line.h"
 
 #include <iostream>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/text/suggest.h"
 #include "common/text/text.h"
@@ -104,6 +107,29 @@ void AddTwins(CLI::App* app, const std::string& prefix) {
   }
 }
 
+// Says what CLI11 found wrong, where its own words do not tell what to do.
+std::string MistakeText(const CLI::ParseError& error, const std::string& help) {
+  const std::string text = error.what();
+  const absl::string_view view = text;
+  const std::string name = text.substr(0, text.find(':'));
+  if (absl::StrContains(view, ": At Most 1 required but received ")) {
+    return absl::StrCat(name, " is given more than once; give it once");
+  }
+  if (absl::EndsWith(view, " missing") &&
+      absl::StrContains(view, ": 1 required")) {
+    return absl::StrCat(name, " needs a value; see `", help, " --help`");
+  }
+  absl::string_view rest = view;
+  if (absl::ConsumePrefix(&rest, "Could not convert: ")) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(rest, absl::MaxSplits(" = ", 1));
+    return absl::StrCat(parts.first, ": \"", EscapeForTerminal(parts.second),
+                        "\" is not a number as it takes; see `", help,
+                        " --help`");
+  }
+  return EscapeForTerminal(text);
+}
+
 }  // namespace
 
 void AddEnvironmentTwins(CLI::App* app, const std::string& prefix) {
@@ -175,7 +201,7 @@ std::optional<int> ParseCommandLine(CLI::App* app, int argc,
         "unexpected '", extra.empty() ? "" : EscapeForTerminal(extra.front()),
         "'; see `", FullName(*Chosen(app)), " --help`"));
   } catch (const CLI::ParseError& e) {
-    return mistake(EscapeForTerminal(e.what()));
+    return mistake(MistakeText(e, FullName(*Chosen(app))));
   }
   if (log_level != nullptr && !SetLogLevel(*log_level)) {
     return mistake(absl::StrCat("--log-level \"", *log_level,

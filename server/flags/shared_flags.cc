@@ -27,7 +27,7 @@ CLI::Option* AddTensorParallel(CLI::App* app, int32_t* ranks) {
                    "ranks that compute each layer together: GPUs from "
                    "--device on, or shares of the cores, by NUMA nodes if "
                    "there are as many")
-      ->check(From(1, 64))
+      ->check(WholeFrom(1, 64))
       ->capture_default_str();
 }
 
@@ -64,13 +64,13 @@ CLI::Option* AddLogLevel(CLI::App* app, std::string* level) {
 CLI::Option* AddMetricsPort(CLI::App* app, int* port) {
   return app
       ->add_option("--metrics-port", *port, "Prometheus port; 0: any free one")
-      ->check(From(0, 65535))
+      ->check(WholeFrom(0, 65535))
       ->capture_default_str();
 }
 
 CLI::Option* AddPort(CLI::App* app, int* port) {
   return app->add_option("--port", *port, "gRPC port; 0: any free one")
-      ->check(From(0, 65535))
+      ->check(WholeFrom(0, 65535))
       ->capture_default_str();
 }
 

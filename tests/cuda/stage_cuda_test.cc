@@ -18,6 +18,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/unit/exec/placement_testing.h"
 #ifdef SLUICE_CUDA_EMULATED
+#include "tests/cuda/emulation/steady_test.h"
 #include "tests/cuda/emulation/streams.h"
 #endif
 
@@ -36,26 +37,8 @@ constexpr double kOtherOrder = 1e-4;
 class StageCudaTest : public testing::TestWithParam<bool> {
  protected:
 #ifdef SLUICE_CUDA_EMULATED
-  void SetUp() override {
-    // Only one algorithm is offered, so that nothing depends on how long they
-    // took.
-    emulation::OfferAlgorithms(1 << 2);
-    emulation::SetTimingOfTheTest();
-  }
-  void TearDown() override {
-    emulation::SetTiming(emulation::Timing::kAtOnce);
-    emulation::OfferAlgorithms(7);
-  }
+  const emulation::SteadyTest emulation_;
 #endif
-
-  static Policy With(const std::string& text) {
-    Policy policy;
-    policy.max_step_tokens = 256;
-    policy.num_microbatches = 2;
-    const absl::Status status = UpdatePolicy(text, &policy);
-    EXPECT_TRUE(status.ok()) << status;
-    return policy;
-  }
 
   Outcome Run(const std::string& text, const std::vector<int>& cuts = {}) {
     return Run(With(text), cuts);

@@ -2,7 +2,6 @@
 // on the emulated device: the tokens of one rank, and its logits but for the
 // order in which cuBLASLt sums for matrices of other widths.
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "runtime/collective/shared_collective.h"
-#include "tests/cuda/emulation/streams.h"
+#include "tests/cuda/emulation/steady_test.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/support/temp_dir.h"
@@ -69,16 +68,7 @@ class StreamGroup : public CollectiveGroup {
 
 class StageRanksCudaTest : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override {
-    // Only one algorithm is offered, so that nothing depends on how long they
-    // took.
-    emulation::OfferAlgorithms(1 << 2);
-    emulation::SetTimingOfTheTest();
-  }
-  void TearDown() override {
-    emulation::SetTiming(emulation::Timing::kAtOnce);
-    emulation::OfferAlgorithms(7);
-  }
+  const emulation::SteadyTest emulation_;
 };
 
 TEST_P(StageRanksCudaTest, SameTokensByRanks) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/cuda/emulation/steady_test.h"
 #include "tests/cuda/emulation/streams.h"
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
@@ -22,16 +23,7 @@ namespace {
 // The head has one section, or several.
 class StageSamplingTest : public testing::TestWithParam<bool> {
  protected:
-  void SetUp() override {
-    // Only one algorithm is offered, so that nothing depends on how long they
-    // took.
-    emulation::OfferAlgorithms(1 << 2);
-    emulation::SetTimingOfTheTest();
-  }
-  void TearDown() override {
-    emulation::SetTiming(emulation::Timing::kAtOnce);
-    emulation::OfferAlgorithms(7);
-  }
+  const emulation::SteadyTest emulation_;
 
   std::vector<StepResult> Run(const std::string& policy, bool on_device,
                               bool observe) {

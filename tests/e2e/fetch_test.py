@@ -9,7 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 
@@ -483,15 +482,7 @@ def test_random_weights_need_no_files(directory):
         assert fetched(fetcher) == 0
 
 
-def in_a_directory(test):
-    def run_it():
-        with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
-            test(directory)
-    return run_it
-
-
-for name in [n for n in globals() if n.startswith("test_")]:
-    globals()[name] = in_a_directory(globals()[name])
+harness.give_directories(globals())
 
 if __name__ == "__main__":
     in_own_mounts()

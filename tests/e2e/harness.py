@@ -272,6 +272,17 @@ class Skipped(Exception):
     """Raised by a test that can't run here; says why."""
 
 
+def give_directories(tests):
+    """Has each test of a module's globals() called with a directory of its own, which goes when it ends."""
+    def in_a_directory(test):
+        def run_it():
+            with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+                test(directory)
+        return run_it
+    for name in [n for n in tests if n.startswith("test_")]:
+        tests[name] = in_a_directory(tests[name])
+
+
 def run_tests(module):
     """Runs the module's tests (or those named on the command line)."""
     tests = [(n, f) for n, f in vars(module).items() if n.startswith("test_")]

@@ -149,15 +149,7 @@ def test_a_text_of_one_token_is_left_out_of_a_score(directory):
     assert json.loads(both.stdout)["nll_nats"] == alone["nll_nats"]
 
 
-def in_a_directory(test):
-    def run_it():
-        with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
-            test(directory)
-    return run_it
-
-
-for name in [n for n in globals() if n.startswith("test_")]:
-    globals()[name] = in_a_directory(globals()[name])
+harness.give_directories(globals())
 
 if __name__ == "__main__":
     harness.run_tests(sys.modules[__name__])

@@ -136,6 +136,21 @@ def check_bad_input(files):
                           files.profile, check=False)
     assert done.returncode == 2 and "1000000 positions" in done.stderr, done
     assert "once" in refused("--profile", files.profile, "--running")
+    # What would have no effect is not taken silently.
+    local = ("--profile", files.profile)
+    cluster = files.write("cluster.json", {"machines": [{"profile": files.profile}]})
+    plan_file = files.write("named-plan.json", {"version": 1, "num_blocks": 1, "kv_positions": 512, "stages": [
+        {"layers": [0, 6], "policy": "gbs=1 w=0/100/0 c=0/100/0 h=0/100/0"}]})
+    for flags, why in [
+            (("--cluster", cluster, "--workers", "2"), '"workers" says it'),
+            ((*local, "--replicas", "auto", "--policy", "w=0/100/0"), "--replicas and shares"),
+            ((*local, "--frontier", "--output", files.path("frontier.json")), "leave --output out"),
+            ((*local, "--policy", "schedule=row"), "--policy: plans are made for schedule=zigzag"),
+            ((*local, "--policy", "packing=off sparsity=0.1"), "packing=on"),
+            ((*local, "--policy", f"@{plan_file}"), "sluice simulate --plan")]:
+        assert why in refused(*flags), flags
+    done = harness.sluice("simulate", "--model", LLAMA, "--lengths", "64:16:10", *local, "--replicas", "2", check=False)
+    assert done.returncode == 2 and "--replicas: one pipeline is simulated" in done.stderr, done
     done = plan(files, "--profile", files.profile, "--workers", "-2", check=False)
     assert done.returncode == 2 and "--workers" in done.stderr, done
     done = harness.sluice("plan", "--model", LLAMA, "--profile", files.profile, check=False)

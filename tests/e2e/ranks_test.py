@@ -93,12 +93,24 @@ def test_what_cannot_be_is_said():
             (("--tensor-parallel", "0"), "--tensor-parallel"),
             (("--tensor-parallel", "65"), "--tensor-parallel"),
             (("--device", "cpu,cpu"), "--tensor-parallel 2"),
+            (("--device", "cuda:0,"), '--device: no device ""'),
+            (("--tensor-parallel", "2.5"), "whole number from 1 to 64"),
             (("--device", "cpu,cuda"), "of one kind")):
         done = subprocess.run(
             [os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA, *flags],
             capture_output=True, text=True, timeout=60 * harness.SLOW)
         assert done.returncode != 0, (flags, done)
         assert why in done.stderr, (flags, done.stderr)
+
+
+def test_more_ranks_than_threads_are_said():
+    lines = harness.mixed_requests(4)
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        done = harness.sluice("run", "--model", LLAMA, "-i", source, "-o", os.path.join(directory, "out.jsonl"),
+                              "--host-memory", "1GiB", "--tensor-parallel", "2", "--threads", "1")
+        assert "--tensor-parallel 2 with 1 thread" in done.stderr, done.stderr
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import harness
 import plan_test
@@ -52,10 +53,15 @@ def answers_of(workers, replicas, stages):
         wait_for_pipelines(cluster, stages)
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
+        began = time.monotonic()
         job = cluster.submit(path)["id"]
         state = cluster.wait_for_end(job)
         assert state["status"] == "completed", state
         check_results(cluster, job, lines, expected)
+        # Wall time, not a sum over pipelines.
+        seconds = state_of(cluster)
+        seconds = seconds["prefill_seconds"] + seconds["decode_seconds"]
+        assert 0 < seconds <= time.monotonic() - began, seconds
         found = pipelines_of(cluster)
         assert all(p["generated_tokens"] > 0 for p in found.values()), found
         text = cluster.sluice("cluster").stdout
@@ -173,6 +179,57 @@ def test_a_layout_is_planned_written_and_carried_out():
             check_results(cluster, job, lines, expected)
             assert [len(p["stages"]) for p in status["plan"]["pipelines"]] == [2, 2], status
             assert "2 pipelines of 2 + 2 stages" in cluster.sluice("status", job).stdout
+
+
+def unlike_layout(directory, source):
+    """A layout of two pipelines, the first of which has as little KV cache as a stage may: that of one sequence."""
+    flags = ["plan", "--model", LLAMA, "-i", source]
+    for path in with_profiles(directory, 2):
+        flags += ["--profile", path]
+    plan = json.loads(harness.sluice(*flags, "--replicas", "2", "--json").stdout)["plan"]
+    for i, pipeline in enumerate(plan["pipelines"]):
+        pipeline["stages"][0]["worker"] = f"worker-{i}"
+    small = plan["pipelines"][0]
+    small["kv_positions"] = 64
+    policy = small["stages"][0]["policy"].replace("c=auto", "c=0/100/0")
+    small["stages"][0]["policy"] = re.sub(r"\bgbs=\d+", "gbs=1", policy)
+    written = os.path.join(directory, "layout.json")
+    with open(written, "w") as f:
+        json.dump(plan, f)
+    return written
+
+
+def kill_the_large_pipeline(count):
+    lines = [json.dumps({"custom_id": f"l{i}", "method": "POST", "url": "/v1/completions",
+                         "body": {"prompt": "And it came to pass", "temperature": 0, "ignore_eos": True,
+                                  "max_tokens": 500 if i % 4 == 0 else 5 + i % 50}}) for i in range(count)]
+    expected = undisturbed(lines)
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        layout = unlike_layout(directory, source)
+        with harness.Cluster(LLAMA, workers=2, coordinator_flags=["--policy", f"@{layout}"]) as cluster:
+            epochs = wait_for_pipelines(cluster, [1, 1])
+            job = cluster.submit(source)["id"]
+            harness.wait_for(lambda: pipelines_of(cluster)[1]["running"] > 0
+                             or cluster.status(job)["status"] == "completed", "both pipelines to run")
+            cluster.workers["worker-1"].kill9()
+            harness.wait_for(lambda: 1 not in pipelines_of(cluster), "the loss to be noticed")
+            hit = cluster.status(job)["status"] != "completed"
+            state = cluster.wait_for_end(job, 300)
+            assert state["status"] == "completed" and state["request_counts"]["failed"] == 0, state
+            check_results(cluster, job, lines, expected)
+            cluster.start_worker("worker-1")
+            after = wait_for_pipelines(cluster, [1, 1])
+            assert after[0] == epochs[0] and after[1] > epochs[1], (epochs, after)
+            return hit
+
+
+def test_the_least_kv_cache_takes_what_a_killed_pipeline_leaves():
+    count = max(20, 60 // harness.SLOW)
+    while not kill_the_large_pipeline(count):
+        count *= 3
+        assert count < 10_000, "the kill never met a running job"
 
 
 def test_the_planner_groups_workers():
@@ -306,6 +363,9 @@ def test_all_refuses_what_makes_no_sense():
             (["--per", "gpu", "--device", "cpu"], "no GPU"),
             (["--per", "1", "--advertise", "host:1"], "--advertise"),
             (["--per", "1", "--device", "cuda:0"], "cuda:0"),
+            (["--per", "1", "--device", "cuda:0,cuda:1"], "--device cuda:0,cuda:1 names single devices"),
+            (["--per", "1", "--port", "65536"], "--port: must be a whole number from 0 to 65535"),
+            (["--per", "1", "--cache-dir", "/tmp"], "workers without --model"),
             (["--per", "1", "--port", "7072", "--metrics-port", "7072"], "--metrics-port"),
             (["--per", "1", "--disk-space", "1GiB"], "--disk-space"),
             (["--per", "1", "--host-memory", "20MiB"], "--host-memory")]:
@@ -313,6 +373,59 @@ def test_all_refuses_what_makes_no_sense():
         assert done.returncode != 0 and why in done.stderr, (flags, done)
     done = run_all("--dry-run")
     assert done.returncode == 2 and "--all" in done.stderr, done
+
+
+def test_all_needs_no_model():
+    """Workers that fetch the model, and ports that nobody said."""
+    parts = parts_here()
+    environment = {k: v for k, v in os.environ.items() if k != "SLUICE_MODEL"}
+
+    def dry(*flags):
+        return subprocess.run([os.path.join(harness.BIN, "sluice-worker"), "--all", "--dry-run", "--name", "box",
+                               "--per", str(parts), "--host-memory", "1GiB", *flags],
+                              capture_output=True, text=True, timeout=60 * harness.SLOW, env=environment)
+    done = dry()
+    assert done.returncode == 0, done.stderr
+    rows = [row.split() for row in done.stdout.splitlines()[1:]]
+    ports = [port for row in rows for port in row[7:9]]
+    assert len(rows) == parts and len(set(ports)) == 2 * parts, done.stdout
+    for flags, why in [(["--model", ""], "--model is empty"), (["--model", "/nonexistent"], "/nonexistent"),
+                       (["--cache-space", "plenty"], "--cache-space")]:
+        done = dry(*flags)
+        assert done.returncode != 0 and why in done.stderr, (flags, done)
+
+
+def test_all_fetches_the_model():
+    """Parts of two ranks each, which fetch the model into one cache and are replicas."""
+    parts = parts_here()
+    lines = harness.mixed_requests(20)
+    expected = undisturbed(lines)
+    with harness.Cluster(LLAMA, workers=0, coordinator_flags=["--replicas", str(parts)]) as cluster:
+        flags = all_workers(cluster, "--per", str(parts), "--tensor-parallel", "2",
+                            "--cache-dir", os.path.join(cluster.directory, "cache"))
+        at = flags.index("--model")
+        del flags[at:at + 2]
+        cluster.workers["fleet"] = harness.Process(cluster.directory, "fleet", flags)
+        wait_for_pipelines(cluster, [1] * parts)
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        assert cluster.wait_for_end(job)["status"] == "completed"
+        check_results(cluster, job, lines, expected)
+
+
+def test_another_number_of_pipelines_than_the_plan_has():
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, harness.mixed_requests(8))
+        layout = unlike_layout(directory, source)
+        for replicas in ("1", "3"):
+            done = subprocess.run(
+                [os.path.join(harness.BIN, "sluice-coordinator"), "--model", LLAMA, "--state-dir", directory,
+                 "--port", "0", "--metrics-port", "0", "--policy", f"@{layout}", "--replicas", replicas],
+                capture_output=True, text=True, timeout=60 * harness.SLOW)
+            assert done.returncode == 2 and f"--replicas {replicas}: the plan of --policy has 2 pipelines" in \
+                done.stderr, done
 
 
 def test_a_refused_flag_ends_all():

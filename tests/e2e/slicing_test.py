@@ -47,6 +47,12 @@ def test_any_slicing_gives_the_same_answers():
         assert got == expected, flags
 
 
+def test_settings_that_contradict_each_other_are_refused():
+    done = harness.sluice("run", "--model", LLAMA, "-i", "-", "-o", "-", "--policy", "packing=off slice-context=100",
+                          check=False, input="{}\n")
+    assert done.returncode == 2 and "slice-context=100 is for packed steps" in done.stderr, done
+
+
 def kill_one_of_three(count):
     lines = long_requests(count)
     expected = whole(lines)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -120,8 +121,10 @@ int32_t ThreadsOf(const MachineLayout& machine, int cores, int all_cores) {
 absl::Status CheckPorts(const PartsOptions& options, int count) {
   for (const int first : {options.port, options.metrics_port}) {
     if (first < 0 || first > kMaxPort || first + count - 1 > kMaxPort) {
-      return InvalidArgument("there are no ", count, " ports from ", first,
-                             " on; the last is ", kMaxPort);
+      return InvalidArgument(
+          first == options.port ? "--port " : "--metrics-port ", first,
+          ": there are no ", count, " ports from there on; the last is ",
+          kMaxPort);
     }
   }
   if (options.port > 0 && options.metrics_port > 0 &&
@@ -159,11 +162,23 @@ MachineLayout ReadMachineLayout(bool gpus) {
 }
 
 absl::StatusOr<std::vector<MachinePart>> DivideMachine(
-    const MachineLayout& machine, const PartsOptions& options) {
+    const MachineLayout& machine, const PartsOptions& asked) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Share> shares,
-                          Divide(machine, options));
+                          Divide(machine, asked));
   const int count = static_cast<int>(shares.size());
+  PartsOptions options = asked;
+  if (options.any_metrics_ports && options.port > 0 &&
+      std::abs(options.port - options.metrics_port) < count) {
+    options.metrics_port = options.port + count;
+  }
   SLUICE_RETURN_IF_ERROR(CheckPorts(options, count));
+  if (options.tensor_parallel > 1 && !shares[0].device.empty() &&
+      absl::StartsWith(shares[0].device, "cuda")) {
+    return InvalidArgument(
+        "--tensor-parallel ", options.tensor_parallel,
+        ": with --all each GPU is a worker of its own; leave one of them out, "
+        "or start workers with --device cuda:0,cuda:1 and so on");
+  }
   double memory = 0;
   int cores = 0;
   for (const Share& share : shares) {

@@ -18,25 +18,21 @@ bool GroupSearch::Groups(const std::vector<WorkerId>& workers) const {
 void GroupSearch::Begin(std::vector<WorkerId> workers,
                         std::vector<std::vector<WorkerId>> present,
                         absl::Duration load_time, double output_share) {
-  search_ = {.ticket = ++numbers_->last_ticket,
-             .workers = std::move(workers),
-             .present = std::move(present),
-             .load_time = load_time,
-             .output_share = output_share};
+  search_.emplace();
+  search_->ticket = ++numbers_->last_ticket;
+  search_->workers = std::move(workers);
+  search_->present = std::move(present);
+  search_->load_time = load_time;
+  search_->output_share = output_share;
 }
 
 std::optional<PlanTask> GroupSearch::TakeTask() {
   if (!search_ || search_->taken) return std::nullopt;
-  for (const WorkerId id : search_->workers) {
-    if (workers_->Find(id) == nullptr) {
-      search_.reset();  // the next decision finds the workers left
-      return std::nullopt;
-    }
+  if (!workers_->AllRegistered(search_->workers)) {
+    search_.reset();  // the next decision finds the workers left
+    return std::nullopt;
   }
-  search_->taken = true;
-  PlanTask task;
-  task.ticket = search_->ticket;
-  task.machines = workers_->Profiles(search_->workers);
+  PlanTask task = search_->Take(*workers_);
   task.output_share = search_->output_share;
   task.load_seconds = absl::ToDoubleSeconds(search_->load_time);
   LayoutTask& layout = task.layout.emplace();
@@ -63,10 +59,7 @@ std::optional<std::vector<GroupSearch::Group>> GroupSearch::OnAnswer(
   }
   const Search search = *std::exchange(search_, std::nullopt);
   if (no_work) return std::nullopt;  // it is asked again
-  for (const WorkerId id : search.workers) {
-    const AttachedWorker* const worker = workers_->Find(id);
-    if (worker == nullptr || !worker->registered) return std::nullopt;
-  }
+  if (!workers_->AllRegistered(search.workers)) return std::nullopt;
   searched_ = search.workers;
   if (!answer.layout.ok()) {
     if (!search.present.empty()) {

@@ -5,6 +5,7 @@
 
 #include "absl/time/time.h"
 #include "coordinator/cluster/cluster_options.h"
+#include "coordinator/cluster/open_search.h"
 #include "coordinator/cluster/plan_numbers.h"
 #include "coordinator/cluster/worker_registry.h"
 #include "coordinator/planning/job_planner.h"
@@ -58,15 +59,10 @@ class GroupSearch {
   }
 
  private:
-  struct Search {
-    int64_t ticket = 0;
-    std::vector<WorkerId> workers;
+  struct Search : OpenSearch {
     std::vector<std::vector<WorkerId>> present;
     absl::Duration load_time;
     double output_share = 1;
-    bool taken = false;
-    bool new_jobs = false;  // jobs came since the search began
-    bool no_work = false;
   };
 
   const ClusterOptions& options_;

@@ -312,6 +312,30 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
   return parts;
 }
 
+// Checks that --policy says nothing that a plan takes no notice of.
+absl::Status CheckPolicy(const std::vector<std::string>& texts) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans, PlansNamedBy(texts));
+  if (!plans.empty()) {
+    return InvalidArgument("--policy ", texts.front(),
+                           " is a plan already; `sluice simulate --plan ",
+                           texts.front().substr(1), "` follows it");
+  }
+  if (NamesFractions(texts)) return absl::OkStatus();
+  Policy policy;
+  for (const std::string& text : texts) {
+    SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &policy));
+  }
+  const Policy plain;
+  if (policy.schedule == plain.schedule && policy.overlap == plain.overlap &&
+      policy.packing == plain.packing && policy.sparsity == plain.sparsity) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "--policy: plans are made for schedule=zigzag, overlap=on, packing=on "
+      "and sparsity=1; leave these out, or give the shares of tiers (w, c, h) "
+      "beside them, for a prediction of that policy");
+}
+
 absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
                               const std::string& coordinator) {
   if (flags.input.empty() == flags.lengths.empty()) {
@@ -322,7 +346,14 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
     return absl::InvalidArgumentError(
         "say for which machines once: --profile, --cluster or --running");
   }
+  if ((!flags.cluster.empty() || flags.running) && flags.workers > 0) {
+    return InvalidArgument(
+        "--workers is of this machine or of each --profile; ",
+        flags.running ? "--running has the workers that there are"
+                      : "in a --cluster file, \"workers\" says it");
+  }
   SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
+  SLUICE_RETURN_IF_ERROR(CheckPolicy(flags.coordinator.options.policy));
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
   const Coordinator::Options& fixed = flags.coordinator.options;
@@ -449,7 +480,7 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
     decision.candidates = made.groups;
     return decision;
   }
-  if (c.replicas > 1) {
+  if (c.replicas != 1) {
     return absl::InvalidArgumentError(
         "--replicas and shares of tiers (w, c, h) do not go together: what a "
         "given policy would do is predicted for one pipeline");
@@ -482,6 +513,11 @@ nlohmann::ordered_json AlternativesJson(const std::vector<Alternative>& all) {
 absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
   if (!flags.svg.empty() && !flags.frontier) {
     return absl::InvalidArgumentError("--svg is the picture of --frontier");
+  }
+  if (flags.frontier && !flags.output.empty()) {
+    return absl::InvalidArgumentError(
+        "--frontier has many plans, of which none is written: leave --output "
+        "out, or plan with the --latency of the one that is wanted");
   }
   SLUICE_RETURN_IF_ERROR(CheckOutputs(flags));
   SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
@@ -527,6 +563,11 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
 absl::Status RunSimulate(const PlanFlags& flags,
                          const std::string& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
+  if (c.replicas != 1) {
+    return absl::InvalidArgumentError(
+        "--replicas: one pipeline is simulated; `sluice plan --replicas` "
+        "simulates several as it plans");
+  }
   Plan plan;
   if (flags.plan.empty()) {
     SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(c.request));

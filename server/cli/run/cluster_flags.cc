@@ -68,7 +68,7 @@ void ClusterFlags::AddPlacement(CLI::App* app) {
       ->type_name("SIZE");
   app->add_option("--workers,--pipeline-parallel-size", options.num_workers,
                   "stages to split the layers over")
-      ->check(From(1, 256))
+      ->check(WholeFrom(1, 256))
       ->capture_default_str()
       ->group(group);
   app->add_option("--threads", options.machine.threads,

@@ -8,10 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/threads/bounded_queue.h"
-#include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
-#include "proto/grpc_endpoint.h"
 #include "tests/integration/coordinator/dispatch_fake_worker.h"
+#include "tests/integration/coordinator/dispatch_fixture.h"
 #include "tests/unit/coordinator/dispatch/dispatch_testing.h"
 
 namespace sluice {
@@ -21,29 +20,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A dispatcher behind a real gRPC server in this process.
-class DispatcherTest : public testing::Test {
+class DispatcherTest : public DispatcherFixture {
  protected:
-  DispatcherTest() : metrics_(CreateNullMetrics()) {
-    options_.cluster.num_layers = 4;
-    options_.cluster.max_model_len = 1000;
-    options_.cluster.policy.gbs = 4;
-    options_.cluster.policy.max_step_tokens = 16;
-    options_.cluster.timeouts.settle_time = absl::ZeroDuration();
-    // Fake workers send no heartbeats, and machines may be slow.
-    options_.cluster.timeouts.heartbeat_timeout = absl::Hours(1);
-    options_.cluster.timeouts.first_back_off = absl::Milliseconds(1);
-    options_.cluster.clock = Clock::Real();
-    options_.queue = &queue_;
-    options_.driver.tokenizer = &tokenizer_;
-    options_.metrics = metrics_.get();
-    options_.driver.vocab_size = FakeTokenizer::kAsciiVocab;
-    options_.driver.eos_tokens = {FakeTokenizer::kAsciiEos};
-    options_.min_window = 8;
-    options_.tick_interval = absl::Milliseconds(2);
-    options_.report_interval = absl::Milliseconds(2);
-  }
-
   ~DispatcherTest() override {
     Stop();
     workers_.clear();
@@ -56,24 +34,11 @@ class DispatcherTest : public testing::Test {
              bool kv_by_need = true) {
     model_ = model;
     pipeline_.emplace(std::move(model), kv_pages, page_tokens, kv_by_need);
-    auto dispatcher = Dispatcher::Create(options_);
-    ASSERT_TRUE(dispatcher.ok()) << dispatcher.status();
-    dispatcher_ = *std::move(dispatcher);
-    service_ = WorkerAttachService::Create(dispatcher_->sink(), {});
-    server_ = *StartServer(ServerKind::kCoordinator, "", {service_->service()});
-  }
-
-  // Afterwards nothing calls the pipeline's hooks any more.
-  void Stop() {
-    if (dispatcher_) dispatcher_->Shutdown();
-    if (service_) service_->Shutdown();
-    if (server_) server_->Shutdown();
-    for (const auto& worker : workers_) worker->WaitForEnd();
+    Listen();
   }
 
   std::shared_ptr<FakeWorker> AddWorker(const std::string& name) {
-    return workers_.emplace_back(FakeWorker::Attach(
-        LocalChannel(ChannelKind::kWorker, server_.get()), &*pipeline_, name));
+    return Attach(name, &*pipeline_);
   }
 
   // Makes random requests of all kinds and adds each to the queue.
@@ -135,17 +100,8 @@ class DispatcherTest : public testing::Test {
     }
   }
 
-  FakeTokenizer tokenizer_;
-  MemoryQueue queue_;
-  std::unique_ptr<MetricsRegistry> metrics_;
-  ManualClock manual_clock_;  // outlives the dispatcher
-  Dispatcher::Options options_;
   Model model_;
   std::optional<FakePipeline> pipeline_;
-  std::unique_ptr<Dispatcher> dispatcher_;
-  std::unique_ptr<WorkerAttachService> service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::vector<std::shared_ptr<FakeWorker>> workers_;
 };
 
 TEST_F(DispatcherTest, GeneratesEachRequestOnce) {

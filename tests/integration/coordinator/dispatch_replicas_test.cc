@@ -2,7 +2,6 @@
 // process.
 
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -12,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/threads/bounded_queue.h"
-#include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
-#include "proto/grpc_endpoint.h"
 #include "tests/integration/coordinator/dispatch_fake_worker.h"
+#include "tests/integration/coordinator/dispatch_fixture.h"
 #include "tests/unit/coordinator/dispatch/dispatch_testing.h"
 
 namespace sluice {
@@ -24,29 +22,9 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class ReplicasTest : public testing::Test {
+class ReplicasTest : public DispatcherFixture {
  protected:
-  ReplicasTest() : metrics_(CreateNullMetrics()) {
-    ClusterOptions& cluster = options_.cluster;
-    cluster.num_layers = 4;
-    cluster.max_model_len = 1000;
-    cluster.replicas = 2;
-    cluster.policy.gbs = 4;
-    cluster.policy.max_step_tokens = 16;
-    cluster.timeouts.settle_time = absl::ZeroDuration();
-    // Fake workers send no heartbeats, and machines may be slow.
-    cluster.timeouts.heartbeat_timeout = absl::Hours(1);
-    cluster.timeouts.first_back_off = absl::Milliseconds(1);
-    cluster.clock = Clock::Real();
-    options_.queue = &queue_;
-    options_.driver.tokenizer = &tokenizer_;
-    options_.metrics = metrics_.get();
-    options_.driver.vocab_size = FakeTokenizer::kAsciiVocab;
-    options_.driver.eos_tokens = {FakeTokenizer::kAsciiEos};
-    options_.min_window = 8;
-    options_.tick_interval = absl::Milliseconds(2);
-    options_.report_interval = absl::Milliseconds(2);
-  }
+  ReplicasTest() { options_.cluster.replicas = 2; }
 
   ~ReplicasTest() override {
     Stop();
@@ -61,27 +39,13 @@ class ReplicasTest : public testing::Test {
     for (const int64_t pages : kv_pages) {
       pipelines_.emplace_back(model_, pages, 8);
     }
-    auto dispatcher = Dispatcher::Create(options_);
-    ASSERT_TRUE(dispatcher.ok()) << dispatcher.status();
-    dispatcher_ = *std::move(dispatcher);
-    service_ = WorkerAttachService::Create(dispatcher_->sink(), {});
-    server_ = *StartServer(ServerKind::kCoordinator, "", {service_->service()});
-  }
-
-  // Afterwards nothing calls the pipelines' hooks any more.
-  void Stop() {
-    if (dispatcher_) dispatcher_->Shutdown();
-    if (service_) service_->Shutdown();
-    if (server_) server_->Shutdown();
-    for (const auto& worker : workers_) worker->WaitForEnd();
+    Listen();
   }
 
   // Workers are dealt out by name: "a" and "b" to pipeline 0, and so on.
   std::shared_ptr<FakeWorker> AddWorker(const std::string& name,
                                         size_t pipeline) {
-    return workers_.emplace_back(
-        FakeWorker::Attach(LocalChannel(ChannelKind::kWorker, server_.get()),
-                           &pipelines_[pipeline], name));
+    return Attach(name, &pipelines_[pipeline]);
   }
 
   std::vector<Request> AddRequests(int count, uint64_t seed,
@@ -130,15 +94,7 @@ class ReplicasTest : public testing::Test {
   }
 
   const Model model_ = HashModel(1000);
-  FakeTokenizer tokenizer_;
-  MemoryQueue queue_;
-  std::unique_ptr<MetricsRegistry> metrics_;
-  Dispatcher::Options options_;
   std::deque<FakePipeline> pipelines_;
-  std::unique_ptr<Dispatcher> dispatcher_;
-  std::unique_ptr<WorkerAttachService> service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::vector<std::shared_ptr<FakeWorker>> workers_;
 };
 
 TEST_F(ReplicasTest, PipelinesShareTheRequests) {
@@ -242,6 +198,69 @@ TEST_F(ReplicasTest, WhatFitsNoPipelineEndsWithAnError) {
   queue_.WaitForResults(1);
   const Generation got = queue_.results().begin()->second;
   EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
+}
+
+// Pipeline 1, which alone has room for a prompt of 30, is lost and comes back.
+TEST_F(ReplicasTest, WhatFitsOnlyALostPipelineWaitsForIt) {
+  options_.cluster.min_workers = 2;
+  Start({3, 64});
+  AddWorker("a", 0);
+  auto b = AddWorker("b", 1);
+  WaitForRunning(0);
+  WaitForRunning(1);
+  b->Kill();
+  WaitFor([&] { return dispatcher_->cluster_state().pipelines_size() == 1; });
+  std::vector<Request> requests = {MakeRequest(2, 0, std::string(30, 'a'), 5)};
+  queue_.Add(requests);
+  dispatcher_->NotifyWork();
+  queue_.WaitForDetail(
+      "1 request waits for pipeline 1, being longer than the KV cache of the "
+      "others holds: waiting for workers: 0 of 1 registered; worker 'b' was "
+      "lost");
+  // What fits into pipeline 0 goes on there.
+  const std::vector<Request> others = AddRequests(50, 7, 10);
+  WaitFor([&] {
+    const v1::ClusterState state = dispatcher_->cluster_state();
+    return queue_.results().size() > 0 && state.waiting() > 0;
+  });
+  EXPECT_FALSE(queue_.results().contains({2, 0}));
+  AddWorker("b", 1);
+  queue_.WaitForResults(51);
+  requests.insert(requests.end(), others.begin(), others.end());
+  ExpectResults(requests);
+  queue_.WaitForReady();
+  Stop();
+}
+
+TEST_F(ReplicasTest, WhatFitsOnlyAPipelineThatIsGivenUpEndsWithAnError) {
+  options_.cluster.clock = &manual_clock_;
+  options_.cluster.min_workers = 4;
+  Start({3, 64});
+  AddWorker("a", 0);
+  AddWorker("b", 0);
+  AddWorker("c", 1);
+  auto d = AddWorker("d", 1);
+  const auto tick = [&](const std::function<bool()>& condition) {
+    WaitFor([&] {
+      manual_clock_.Advance(absl::Milliseconds(2));
+      return condition();
+    });
+  };
+  tick([&] { return Pipeline(0).state() == "idle"; });
+  tick([&] { return Pipeline(1).state() == "idle"; });
+  d->Kill();
+  tick([&] { return Pipeline(1).state() != "idle"; });
+  queue_.Add({MakeRequest(1, 0, std::string(30, 'a'), 5)});
+  dispatcher_->NotifyWork();
+  tick([&] { return queue_.HasDetail("1 request waits for pipeline 1"); });
+  EXPECT_THAT(Pipeline(1).state(), HasSubstr("waiting for workers: 1 of 2"));
+  EXPECT_TRUE(queue_.results().empty());
+  manual_clock_.Advance(WorkerTimeouts::kLostKept);
+  queue_.WaitForResults(1);
+  const Generation got = queue_.results().begin()->second;
+  EXPECT_TRUE(absl::IsResourceExhausted(got.status)) << got.status;
+  EXPECT_THAT(got.status.message(), HasSubstr("needs room for 35 tokens"));
+  Stop();
 }
 
 // A pipeline that stands still keeps what it computes, but not what waits.

@@ -22,6 +22,15 @@ DecoderSpec PlacementSpec(bool opt) {
   return spec;
 }
 
+Policy With(const std::string& keys) {
+  Policy policy;
+  policy.max_step_tokens = 256;
+  policy.num_microbatches = 2;
+  const absl::Status status = UpdatePolicy(keys, &policy);
+  EXPECT_TRUE(status.ok()) << status;
+  return policy;
+}
+
 std::vector<ChainRequest> PlacementRequests(int32_t vocab) {
   std::vector<ChainRequest> requests;
   uint32_t state = 1;

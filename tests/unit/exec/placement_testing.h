@@ -18,6 +18,10 @@ namespace sluice {
 DecoderSpec PlacementSpec(bool opt);
 std::vector<ChainRequest> PlacementRequests(int32_t vocab);
 
+// Returns the policy of these keys, with steps of two micro-batches of up to
+// 256 tokens if they do not say. Fails the test if they make no sense.
+Policy With(const std::string& keys);
+
 struct PlacementRun {
   Policy policy;
   std::string disk_dir;       // "": no disk

@@ -26,25 +26,13 @@ constexpr uint64_t kRoomy = uint64_t{64} << 20;
 
 class StageDeviceTest : public testing::TestWithParam<bool> {
  protected:
-  static Policy Base() {
-    Policy policy;
-    policy.max_step_tokens = 256;
-    policy.num_microbatches = 2;
-    return policy;
-  }
-  static Policy With(const std::string& text) {
-    Policy policy = Base();
-    const absl::Status status = UpdatePolicy(text, &policy);
-    EXPECT_TRUE(status.ok()) << status;
-    return policy;
-  }
   const DecoderSpec spec_ = PlacementSpec(GetParam());
   TempDir dir_ = TempDir::OnDisk();
 };
 
 TEST_P(StageDeviceTest, SameBitsWhereverThingsLie) {
   Outcome expected;
-  RunPlacement(spec_, {.policy = Base()}, &expected);
+  RunPlacement(spec_, {.policy = With("")}, &expected);
   ASSERT_FALSE(HasFatalFailure());
   int count = 0;
   for (const char* text : {
@@ -145,7 +133,7 @@ TEST_P(StageDeviceTest, SharesAreRealisedToAPercent) {
                                   {0.37, 0.33, 0.3},
                                   {0.1, 0.2, 0.7},
                                   {0, 1, 0}}) {
-    Policy policy = Base();
+    Policy policy = With("");
     policy.automatic_weights = policy.automatic_activations = false;
     policy.weights = shares;
     policy.activations = {0.5, 0.5, 0};

@@ -27,14 +27,6 @@ constexpr uint64_t kRoomy = uint64_t{64} << 20;
 
 class StageLateTest : public testing::TestWithParam<bool> {
  protected:
-  static Policy With(const std::string& text) {
-    Policy policy;
-    policy.max_step_tokens = 256;
-    policy.num_microbatches = 2;
-    const absl::Status status = UpdatePolicy(text, &policy);
-    EXPECT_TRUE(status.ok()) << status;
-    return policy;
-  }
   // Wraps a backend and remembers the last one that was wrapped.
   StageChain::WrapBackend Late() {
     return [this](BackendParts& parts, Device*) {

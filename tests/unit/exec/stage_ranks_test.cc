@@ -27,15 +27,6 @@ namespace {
 
 constexpr uint64_t kRoomy = uint64_t{64} << 20;
 
-Policy With(const std::string& text) {
-  Policy policy;
-  policy.max_step_tokens = 256;
-  policy.num_microbatches = 2;
-  const absl::Status status = UpdatePolicy(text, &policy);
-  EXPECT_TRUE(status.ok()) << status;
-  return policy;
-}
-
 class StageRanksTest : public testing::TestWithParam<bool> {
  protected:
   const DecoderSpec spec_ = PlacementSpec(GetParam());

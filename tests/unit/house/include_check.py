@@ -226,6 +226,8 @@ def check_file(path, text):
             wall = WALL_CLOCK.search(line)
             if wall and not matches(path, WALL_CLOCK_ONLY_IN):
                 yield number, (f"{wall.group()}: the wall clock may be set; wait by common/threads/deadline.h")
+    if path.endswith("README.md") and not text.startswith("# "):
+        yield 1, 'does not begin with "# " and a title (is it formatted as if it were code?)'
     header = path.endswith((".h", ".cuh")) and not path.endswith(ONCE_PER_TARGET)
     if header and not any(line.strip() == "#pragma once" for line in lines):
         yield 1, "has no #pragma once"

@@ -180,10 +180,14 @@ class IncludeCheckTest(unittest.TestCase):
 
     def test_a_crowded_folder_is_reported(self):
         files = {f"worker/probe/file_{i}.cc": "" for i in range(include_check.MOST_FILES)}
-        base = {**READMES, **GOOD, **files, "worker/probe/README.md": ""}
+        base = {**READMES, **GOOD, **files, "worker/probe/README.md": "# Probe\n"}
         self.assertEqual(self.check(base), [])
         self.assertEqual(self.check({**base, "worker/probe/one_more.h": "#pragma once\n"}),
                          ["worker/probe: has 31 files: give it drawers"])
+
+    def test_a_readme_has_a_title(self):
+        self.assertEqual(self.check({**READMES, **GOOD, "worker/README.md": "#worker\n\nText.\n"}),
+                         ['worker/README.md:1: does not begin with "# " and a title (is it formatted as if it were code?)'])
 
     def test_the_order_of_the_runtime_has_no_circle(self):
         def drawers(row):

@@ -152,6 +152,36 @@ TEST(SimulatorTest, HundredsOfMachines) {
   EXPECT_NEAR(plan.seconds, result.seconds, 0.1 * result.seconds);
 }
 
+// One block alone in the pipeline: only a step's own micro-batches overlap. Of
+// four in stages of four layers each, the first leaves 3/16 of the stage's time
+// before the last.
+TEST(SimulatorTest, MicroBatchesOfAStepOverlapInTheStages) {
+  std::vector<MachineProfile> machines;
+  for (int i = 0; i < 4; ++i) {
+    machines.push_back(TestMachine("w" + std::to_string(i), 64e9, 0));
+  }
+  PlanRequest request = TestRequest(std::move(machines), 16);
+  request.workload.classes = {{64, 32, 64}};
+  const auto share = [&](int num_microbatches) {
+    BlockShape block = {.gbs = 64 / num_microbatches,
+                        .num_microbatches = num_microbatches,
+                        .num_blocks = 1,
+                        .max_step_tokens = 1024};
+    Policy policy;
+    std::vector<StageChoice> stages;
+    for (int s = 0; s < 4; ++s) {
+      stages.push_back({s, {4 * s, 4 * s + 4}, policy});
+    }
+    Plan plan = BuildPlan(request, stages, block, JobSteps(request, block));
+    const SimulationResult result = Simulated(request, plan);
+    double sum = 0;
+    for (const SimulatedStage& stage : result.stages) sum += stage.seconds;
+    return result.seconds / sum;
+  };
+  EXPECT_NEAR(share(1), 1, 0.02);
+  EXPECT_NEAR(share(4), 1 - 3 * 3.0 / 16 / 4, 0.03);
+}
+
 TEST(SimulatorTest, FewKvPositionsHoldSequencesBack) {
   PlanRequest request = TestRequest({TestMachine("w", 64e9, 0)});
   request.workload.classes = {{100, 50, 200}};

@@ -119,6 +119,24 @@ TEST_F(CommandLineTest, KnowsOtherProgramsFlags) {
   EXPECT_EQ(output_, "x");
 }
 
+TEST_F(CommandLineTest, SaysWhatIsWrongWithAValue) {
+  EXPECT_EQ(Parse({"run", "--model", "m", "--model", "n"}),
+            "sluice: --model is given more than once; give it once\n");
+  EXPECT_EQ(Parse({"run", "--model", "m", "--temperature", "warm"}),
+            "sluice: --temperature: \"warm\" is not a number as it takes; see "
+            "`sluice run --help`\n");
+  EXPECT_EQ(Parse({"run", "--model", "m", "--max-tokens", "2.5"}),
+            "sluice: --max-tokens: must be a whole number of at least 1, not "
+            "2.5\n");
+  EXPECT_EQ(Parse({"run", "--model"}),
+            "sluice: --model needs a value; see `sluice run --help`\n");
+  std::string text = "2.5";
+  EXPECT_EQ(WholeFrom(1, 64)(text),
+            "must be a whole number from 1 to 64, not 2.5");
+  text = "64";
+  EXPECT_EQ(WholeFrom(1, 64)(text), "");
+}
+
 TEST_F(CommandLineTest, AliasesAreTheOptionItself) {
   EXPECT_EQ(
       Parse({"run", "--model", "m", "--output-file", "x", "--errors", "e"}),

@@ -111,6 +111,26 @@ TEST_F(MembershipGroupsTest, WorkersLostByNumberAreNotMixedUp) {
   EXPECT_EQ(members().plan(0).phase(), Phase::kNoPlan);
 }
 
+TEST_F(MembershipGroupsTest, ALostPipelineIsAwaitedForAWhile) {
+  Run();
+  EXPECT_TRUE(members().Awaited(0));
+  Lose(3);
+  clock_.Advance(absl::Minutes(1));
+  Lose(4);
+  EXPECT_EQ(State().pipelines_size(), 1);
+  EXPECT_TRUE(members().Awaited(1));
+  EXPECT_THAT(members().detail(1),
+              HasSubstr("waiting for workers: 0 of 2 registered"));
+  clock_.Advance(WorkerTimeouts::kLostKept - absl::Seconds(30));
+  EXPECT_FALSE(members().Awaited(1));  // one would not be enough
+  EXPECT_TRUE(members().Awaited(0));
+  streams_[5] = Attach(5, "c");
+  Settle();
+  EXPECT_TRUE(members().Awaited(1));
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_FALSE(members().Awaited(1));
+}
+
 TEST_F(MembershipGroupsTest, MessagesOfWorkersWithoutAPipelineAreHarmless) {
   Attach(1, "a");
   Beat(1);
@@ -277,6 +297,21 @@ TEST_F(MembershipLayoutTest, WhoIsLeftOverDropsItsLayers) {
   AnswerPlan();
   ReadyAll(0);
   EXPECT_EQ(members().plan(0).stages().size(), 1u);
+}
+
+TEST_F(MembershipLayoutTest, NobodyWaitsForAPipelineWhoseWorkersAreElsewhere) {
+  AttachProfiled(3);
+  AnswerGroups(Task().ticket, {{0}, {1, 2}});
+  EXPECT_TRUE(members().Awaited(1));
+  Lose(3);
+  EXPECT_TRUE(members().Awaited(1));
+  Settle();
+  while (const auto task = members().TakeTask()) {
+    if (!task->layout) continue;
+    AnswerGroups(task->ticket, {{0, 1}});
+    break;
+  }
+  EXPECT_NE(members().Awaited(0), members().Awaited(1));
 }
 
 TEST_F(MembershipLayoutTest, AnswersForWorkersThatHaveMovedAreDropped) {

@@ -80,6 +80,13 @@ TEST_F(MembershipModelTest, FilesThatAreMissingOrOfAnotherSizeAreNamedAtOnce) {
               HasSubstr(": m-0 should not be there, and 1 other;"));
 }
 
+TEST_F(MembershipModelTest, RandomWeightsAreNamedAsTheCause) {
+  Attach(1, Shards("w1", "aa", "bb"));
+  EXPECT_THAT(std::string(Attach(2, "w2")->broken.message()),
+              HasSubstr("m-1.safetensors is missing, and 1 other; start both "
+                        "with --load-format dummy, or neither"));
+}
+
 TEST_F(MembershipModelTest, NoPlanHasAWorkerWhoseFilesAreNotHashedYet) {
   auto a = Attach(1, Shards("w1", "", ""));
   EXPECT_TRUE(a->accepted);

@@ -15,11 +15,14 @@ using testing::SizeIs;
 
 class BlockDriverTest : public testing::Test {
  protected:
-  BlockDriverTest()
-      : driver_({.tokenizer = &tokenizer_,
-                 .vocab_size = FakeTokenizer::kAsciiVocab,
-                 .eos_tokens = {FakeTokenizer::kAsciiEos},
-                 .clock = &clock_}) {}
+  BlockDriverTest() : driver_(Options()) {}
+
+  BlockDriver::Options Options() {
+    return {.tokenizer = &tokenizer_,
+            .vocab_size = FakeTokenizer::kAsciiVocab,
+            .eos_tokens = {FakeTokenizer::kAsciiEos},
+            .clock = &clock_};
+  }
 
   void Start(int64_t epoch, int32_t num_blocks = 1, int64_t kv_pages = 100,
              int32_t steps_in_flight = 0) {
@@ -393,6 +396,47 @@ TEST_F(BlockDriverTest, DividesTimeBetweenPrefillAndDecode) {
   ASSERT_TRUE(driver_.OnResult(Answer(plan, 'e')).ok());
   EXPECT_EQ(driver_.phase_seconds().prefill, 8);
   EXPECT_EQ(driver_.phase_seconds().decode, 2);
+}
+
+// Of two pipelines' time at once each counts half: the sum is wall time.
+TEST_F(BlockDriverTest, SharesTimeWithOthersThatCompute) {
+  BusyTime time;
+  BlockDriver::Options options = Options();
+  options.busy_time = &time;
+  BlockDriver one(options), two(options);
+  StepScheduler::Options steps;
+  steps.num_blocks = 1;
+  steps.gbs = 4;
+  steps.max_step_tokens = 16;
+  steps.kv_pages = 100;
+  steps.page_tokens = 8;
+  ASSERT_TRUE(one.StartEpoch(PlanEpoch(1), steps).ok());
+  ASSERT_TRUE(two.StartEpoch(PlanEpoch(2), steps).ok());
+  one.Add(MakeRequest(1, 0, "abc", 4));
+  two.Add(MakeRequest(1, 1, "xyz", 4));
+  const StepPlan of_one = one.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(2));  // alone
+  StepPlan of_two = two.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(6));  // both
+  ASSERT_TRUE(two.OnResult(Answer(of_two, 'd')).ok());
+  EXPECT_EQ(two.phase_seconds().prefill, 3);
+  of_two = two.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(8));
+  ASSERT_TRUE(two.OnResult(Answer(of_two, 'd')).ok());
+  EXPECT_EQ(two.phase_seconds().decode, 4);
+  EXPECT_EQ(one.phase_seconds().prefill, 0);  // nothing is back yet
+  clock_.Advance(absl::Seconds(1));           // alone
+  ASSERT_TRUE(one.OnResult(Answer(of_one, 'd')).ok());
+  EXPECT_EQ(one.phase_seconds().prefill, 2 + 3 + 4 + 1);
+  EXPECT_EQ(one.busy_seconds(), 17);
+  EXPECT_EQ(two.busy_seconds(), 14);
+  // A step that its epoch's end forgets no longer shares.
+  two.TakePlans();
+  two.StopEpoch();
+  const StepPlan last = one.TakePlans().at(0);
+  clock_.Advance(absl::Seconds(5));
+  ASSERT_TRUE(one.OnResult(Answer(last, 'd')).ok());
+  EXPECT_EQ(one.phase_seconds().decode, 5);
 }
 
 TEST_F(BlockDriverTest, ScoresAPromptInChunksAndGeneratesNothing) {

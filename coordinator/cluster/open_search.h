@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "coordinator/cluster/worker_registry.h"
+#include "coordinator/planning/job_planner.h"
+
+namespace sluice {
+
+// What searches for plans and for groups have in common, from their beginning
+// to their answers. Confined to the dispatcher's thread.
+struct OpenSearch {
+  int64_t ticket = 0;
+  std::vector<WorkerId> workers;
+  bool taken = false;
+  bool new_jobs = false;  // jobs came since the search began
+  bool no_work = false;
+
+  // Returns what is asked: the ticket and the workers' profiles. REQUIRES: all
+  // workers are registered.
+  PlanTask Take(const WorkerRegistry& registry) {
+    taken = true;
+    PlanTask task;
+    task.ticket = ticket;
+    task.machines = registry.Profiles(workers);
+    return task;
+  }
+};
+
+}  // namespace sluice
