@@ -163,14 +163,16 @@ class Stream
   }
 
  private:
-  // Whether to send credits, which wait until the sender has as few left. By
-  // other transports they need a place to come by first.
+  // Whether to send credits. Frames by other transports need a place to come by
+  // first. By TCP, where they would be all that gRPC has to carry, credits wait
+  // until the sender has as few left: it is never blocked meanwhile.
   bool HasNewsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (transport_ != LinkTransport::kGrpc && channel_ == nullptr &&
         tcp_ == nullptr) {
       return false;
     }
-    return (owed_ > 0 && owed_ >= granted_) || joined_.has_value();
+    const bool waits = transport_ == LinkTransport::kTcp && owed_ < granted_;
+    return (owed_ > 0 && !waits) || joined_.has_value();
   }
   void PrepareCreditLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;

@@ -239,8 +239,8 @@ class RawSender {
     }
   }
   void Write(const v1::Frame& frame) {
-    std::string header = frame.SerializeAsString();
-    Write(static_cast<uint32_t>(header.size()), std::move(header));
+    const std::string header = frame.SerializeAsString();
+    Write(static_cast<uint32_t>(header.size()), header);
   }
   void Write(uint32_t size, std::string rest) {
     iovec parts[] = {{&size, sizeof(size)}, {rest.data(), rest.size()}};
