@@ -5,9 +5,9 @@
 
 On each path (this machine's loopback; two network namespaces on a bridge, which needs root)
 each round runs iperf3 (one TCP stream, blocks of 1 MiB) and link_bench, whose frames are 1 MiB
-of activations, in float32 and bfloat16, by TCP connections of their own, as links go by default,
-and in gRPC's stream, one after the other. Prints medians with spread, and adds each path to tests/bench/results/link.json. Needs iperf3. Run it on a machine that does
-nothing else.
+of activations, in float32 and bfloat16, by a TCP connection, as links go by default, and in
+gRPC's stream, one after the other. Prints medians with spread, and adds each path to
+tests/bench/results/link.json. Needs iperf3. Run it on a machine that does nothing else.
 """
 
 import argparse
