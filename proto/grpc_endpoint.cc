@@ -88,6 +88,30 @@ grpc::ChannelArguments ArgumentsOf(ChannelKind kind) {
   return arguments;
 }
 
+void SetLimits(const EndpointLimits& limits, grpc::ServerBuilder* builder) {
+  static std::once_flag plugins;  // gRPC keeps them in a global list
+  std::call_once(plugins, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+  builder->SetMaxReceiveMessageSize(static_cast<int>(limits.max_receive_bytes));
+  builder->SetMaxSendMessageSize(static_cast<int>(limits.max_send_bytes));
+  ForEachArgument(limits, [&](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  });
+  if (limits.min_ping_interval_ms > 0) {
+    builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    builder->AddChannelArgument(
+        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+        limits.min_ping_interval_ms);
+  }
+  if (limits.max_threads > 0) {
+    grpc::ResourceQuota quota;
+    quota.SetMaxThreads(limits.max_threads);
+    builder->SetResourceQuota(quota);
+  }
+}
+
 }  // namespace
 
 const EndpointLimits& LimitsOf(ServerKind kind) {
@@ -101,29 +125,8 @@ const EndpointLimits& LimitsOf(ChannelKind kind) {
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::string& address,
     const std::vector<grpc::Service*>& services, int* port) {
-  static std::once_flag plugins;  // gRPC keeps them in a global list
-  std::call_once(plugins, [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
-  const EndpointLimits& limits = LimitsOf(kind);
   grpc::ServerBuilder builder;
-  builder.SetMaxReceiveMessageSize(static_cast<int>(limits.max_receive_bytes));
-  builder.SetMaxSendMessageSize(static_cast<int>(limits.max_send_bytes));
-  ForEachArgument(limits, [&](const char* name, int value) {
-    builder.AddChannelArgument(name, value);
-  });
-  if (limits.min_ping_interval_ms > 0) {
-    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-    builder.AddChannelArgument(
-        GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
-        limits.min_ping_interval_ms);
-  }
-  if (limits.max_threads > 0) {
-    grpc::ResourceQuota quota;
-    quota.SetMaxThreads(limits.max_threads);
-    builder.SetResourceQuota(quota);
-  }
+  SetLimits(LimitsOf(kind), &builder);
   int bound = 0;
   if (!address.empty()) {
     SLUICE_RETURN_IF_ERROR(CheckCanListen(address));
@@ -142,6 +145,20 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
         "another --port");
   }
   if (port != nullptr) *port = bound;
+  return server;
+}
+
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
+    ServerKind kind, const std::vector<grpc::Service*>& services,
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor) {
+  grpc::ServerBuilder builder;
+  SetLimits(LimitsOf(kind), &builder);
+  *acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+      grpc::InsecureServerCredentials());
+  for (grpc::Service* service : services) builder.RegisterService(service);
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) return Internal("gRPC can't build a server");
   return server;
 }
 

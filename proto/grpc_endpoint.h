@@ -12,6 +12,9 @@ namespace grpc {
 class Channel;
 class Server;
 class Service;
+namespace experimental {
+class ExternalConnectionAcceptor;
+}  // namespace experimental
 }  // namespace grpc
 
 // The one place that makes gRPC servers and channels, within a process and
@@ -60,6 +63,13 @@ const EndpointLimits& LimitsOf(ChannelKind kind);
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::string& address,
     const std::vector<grpc::Service*>& services, int* port = nullptr);
+
+// A server that listens on no address, and serves connections that its owner
+// has accepted and hands to `acceptor`, which must be destroyed before.
+// kInternal if it can't be built.
+absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
+    ServerKind kind, const std::vector<grpc::Service*>& services,
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor);
 
 // A channel over TCP to "host:port", without TLS. Connects when it is used.
 std::shared_ptr<grpc::Channel> OpenChannel(ChannelKind kind,

@@ -51,7 +51,8 @@ template <typename Message>
 std::vector<LinkSurvey::Peer> PeersOf(const Message& message) {
   std::vector<LinkSurvey::Peer> peers;
   for (const auto& peer : message.peers()) {
-    peers.push_back({peer.name(), peer.link_address()});
+    peers.push_back({peer.name(), peer.link_address(),
+                     peer.link() == v1::LINK_TRANSPORT_TCP});
   }
   return peers;
 }

@@ -115,10 +115,11 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "most memory of each device, as 20GiB, if it has its own; "
                  "default: what a GPU has free, but for about 1 GiB");
   app.add_option("--link", f.link,
-                 "what carries activations from worker to worker: grpc; nccl, "
-                 "from GPU to GPU, or nothing; or auto: nccl between workers "
-                 "that compute on GPUs and have libnccl")
-      ->check(CLI::IsMember({"auto", "grpc", "nccl"}))
+                 "what carries activations from worker to worker: grpc; tcp, "
+                 "by connections of their own to the same port, or nothing; "
+                 "nccl, from GPU to GPU, or nothing; or auto: nccl between "
+                 "workers that compute on GPUs and have libnccl, else tcp")
+      ->check(CLI::IsMember({"auto", "grpc", "nccl", "tcp"}))
       ->capture_default_str();
   app.add_option("--nccl-library", f.links.nccl_library,
                  "where NCCL is, if not where the system looks")
@@ -286,6 +287,7 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   SLUICE_ASSIGN_OR_RETURN(options.machine, ParseMachine(f.machine));
   options.links = f.links;
   SLUICE_ASSIGN_OR_RETURN(options.links.choice, ParseLinkChoice(f.link));
+  options.links.has_port = true;
   options.dummy_weights = f.load_format == "dummy";
   if (const std::string cache = ProfileCacheDir(f.machine.disk_dir);
       !cache.empty()) {
@@ -317,7 +319,7 @@ absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
 absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
                                                        Worker& worker) {
   auto server = LinkServer::Start(f.host, f.port, worker.link_service(),
-                                  worker.weights_service());
+                                  worker.weights_service(), worker.tcp_links());
   if (!server.ok()) {
     return absl::Status(
         server.status().code(),

@@ -90,13 +90,13 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(Options options) {
   if (!options.machine.disk_dir.empty()) {
     PackedStore::RemoveOrphans(options.machine.disk_dir);
   }
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> payloads,
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<PayloadTransport> nccl,
                           OpenPayloads(options.links, options.machine.device));
-  if (payloads != nullptr) {
-    LogInfo("links may go by ", payloads->name());
+  if (nccl != nullptr) {
+    LogInfo("links may go by ", nccl->name());
   }
   return std::make_unique<Worker>(std::move(options), std::move(model),
-                                  std::move(payloads));
+                                  std::move(nccl));
 }
 
 absl::StatusOr<Worker::Model> Worker::OpenModel(const Options& options) {
@@ -133,7 +133,7 @@ PieceShelf* Worker::ServedFiles() {
 }
 
 StageRunner::Options Worker::RunnerOptions(Model model,
-                                           PayloadTransport* payloads) {
+                                           PayloadTransport* nccl) {
   StageRunner::Options runner;
   runner.loader = std::move(model.loader);
   if (content_ != nullptr) {
@@ -151,7 +151,7 @@ StageRunner::Options Worker::RunnerOptions(Model model,
   }
   runner.resources = resources_;
   runner.links = &links_;
-  runner.payloads = payloads;
+  runner.transports = {.nccl = nccl, .tcp = tcp_.get()};
   runner.metrics = &metrics_;
   runner.clock = Clock::Real();
   runner.on_device_loss = [this](const absl::Status& why) {
@@ -162,7 +162,7 @@ StageRunner::Options Worker::RunnerOptions(Model model,
 }
 
 Worker::Worker(Options options, Model model,
-               std::unique_ptr<PayloadTransport> payloads)
+               std::unique_ptr<PayloadTransport> nccl)
     : options_(std::move(options)),
       num_layers_(model.num_layers),
       content_(std::move(model.content)),
@@ -198,19 +198,23 @@ Worker::Worker(Options options, Model model,
           .disk_dir = options_.machine.disk_dir,
           .dummy_weights = options_.dummy_weights,
           .tracer = options_.tracer},
+      tcp_(OpenTcpLinks(options_.links)),
       links_({.channels = options_.channels,
               .bytes_sent = metrics_.link_bytes_sent}),
-      runner_(RunnerOptions(std::move(model), payloads.get())),
+      runner_(RunnerOptions(std::move(model), nccl.get())),
       // The bytes of probes are not counted as activations.
       probes_({.channels = options_.channels}),
       survey_(&probes_, kSurveySeconds),
-      payloads_(std::move(payloads)),
+      nccl_(std::move(nccl)),
       gauges_([this] { SetGauges(); }, kGaugeInterval) {
   if (fetcher_ != nullptr) fetcher_->Count(metrics_.fetched);
   if (!options_.link_address.empty()) Announce(options_.link_address);
 }
 
-Worker::~Worker() { Shutdown(); }
+Worker::~Worker() {
+  Shutdown();
+  if (tcp_ != nullptr) tcp_->Stop();
+}
 
 void Worker::SetProfile(std::shared_ptr<const MachineProfile> profile) {
   MutexLock lock(&mu_);
@@ -241,16 +245,18 @@ void Worker::Announce(const std::string& link_address) {
   if (profile_ != nullptr) {
     MachineProfile profile = *profile_;
     profile.name = options_.name;
-    profile.nccl_links = payloads_ != nullptr;
+    profile.nccl_links = nccl_ != nullptr;
     identity.set_profile_json(ProfileToJson(profile));
   }
-  if (payloads_ == nullptr || options_.links.choice != LinkChoice::kNccl) {
-    identity.add_link_transports(v1::LINK_TRANSPORT_GRPC);
-  }
-  if (payloads_ != nullptr) {
+  const LinkChoice choice = options_.links.choice;
+  const bool insists = (choice == LinkChoice::kNccl && nccl_ != nullptr) ||
+                       (choice == LinkChoice::kTcp && tcp_ != nullptr);
+  if (!insists) identity.add_link_transports(v1::LINK_TRANSPORT_GRPC);
+  if (nccl_ != nullptr) {
     identity.add_link_transports(v1::LINK_TRANSPORT_NCCL);
-    identity.set_gpu_uuid(payloads_->gpu_uuid());
+    identity.set_gpu_uuid(nccl_->gpu_uuid());
   }
+  if (tcp_ != nullptr) identity.add_link_transports(v1::LINK_TRANSPORT_TCP);
   client.content = content_.get();
   client.num_layers = num_layers_;
   client.runner = &runner_;

@@ -93,14 +93,18 @@ class Worker {
   // The server of link_service() is one of proto/grpc_endpoint.h.
   static absl::StatusOr<std::unique_ptr<Worker>> Create(Options options);
   // Does Create without the model directory, for tests that do not compute.
-  // `options` have been validated. `payloads` is for NCCL links, or null.
+  // `options` have been validated. `nccl` is for NCCL links, or null.
   Worker(Options options, Model model,
-         std::unique_ptr<PayloadTransport> payloads = nullptr);
+         std::unique_ptr<PayloadTransport> nccl = nullptr);
   ~Worker();
 
   // LinkService, to be registered with this worker's server. Owned by the
   // worker, which must outlive the server's Shutdown.
   grpc::Service* link_service() { return runner_.link_service(); }
+
+  // Takes the TCP connections of links from that server, likewise; null: there
+  // are to be none.
+  TcpLinks* tcp_links() { return tcp_.get(); }
 
   // WeightsService, likewise; null if there is nothing to serve.
   grpc::Service* weights_service() {
@@ -133,7 +137,7 @@ class Worker {
   static absl::StatusOr<Model> OpenModel(const Options& options);
   // What this worker serves to others; null: nothing.
   PieceShelf* ServedFiles();
-  StageRunner::Options RunnerOptions(Model model, PayloadTransport* payloads);
+  StageRunner::Options RunnerOptions(Model model, PayloadTransport* nccl);
   void OnDeviceLoss(const absl::Status& why);
   void Leave();
   void SetGauges();
@@ -151,12 +155,14 @@ class Worker {
   MemoryBudget disk_budget_;
   const TensorRanks ranks_;
   const StageResources resources_;
+  // Stopped before the other members are destroyed, which its threads use.
+  const std::unique_ptr<TcpLinks> tcp_;
   GrpcLinkFactory links_;
   StageRunner runner_;
   GrpcLinkFactory probes_;
   LinkSurvey survey_;
   // Declared last, as its threads use the members above.
-  const std::unique_ptr<PayloadTransport> payloads_;
+  const std::unique_ptr<PayloadTransport> nccl_;
 
   RegularUpdate gauges_;
 

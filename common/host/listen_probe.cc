@@ -1,39 +1,53 @@
 #include "common/host/listen_probe.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "common/status_macros.h"
 
 namespace sluice {
 namespace {
 
-// Returns a listening socket, or -1 with errno.
-int Listen(const addrinfo& info) {
-  const int fd =
-      socket(info.ai_family, info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
-             info.ai_protocol);
-  if (fd < 0) return -1;
-  const int on = 1;
-  if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
-      bind(fd, info.ai_addr, info.ai_addrlen) == 0 &&
-      listen(fd, SOMAXCONN) == 0) {
+// Returns a listening socket, with errno if it is none.
+FileDescriptor Listen(const addrinfo& info) {
+  FileDescriptor fd(socket(info.ai_family,
+                           info.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK,
+                           info.ai_protocol));
+  if (!fd.open()) return fd;
+  const int on = 1, off = 0;
+  if (info.ai_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+  }
+  if (setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+      bind(fd.get(), info.ai_addr, info.ai_addrlen) == 0 &&
+      listen(fd.get(), SOMAXCONN) == 0) {
     return fd;
   }
   const int error = errno;
-  close(fd);
+  fd.Close();
   errno = error;
-  return -1;
+  return fd;
 }
 
-}  // namespace
+void SetPort(int port, sockaddr* address) {
+  const auto raw = htons(static_cast<uint16_t>(port));
+  if (address->sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = raw;
+  } else {
+    reinterpret_cast<sockaddr_in*>(address)->sin_port = raw;
+  }
+}
 
-absl::StatusOr<int> ListenOn(const std::string& address,
-                             absl::string_view if_taken) {
+// Listens on the first of an address's that can be had, or on all.
+absl::StatusOr<std::vector<FileDescriptor>> Listen(const std::string& address,
+                                                   bool all,
+                                                   absl::string_view if_taken) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0) {
     return Unavailable("can't listen on ", address, ": no host:port");
@@ -51,16 +65,56 @@ absl::StatusOr<int> ListenOn(const std::string& address,
   if (failed != 0) {
     return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
   }
-  int fd = -1;
-  for (const addrinfo* info = found; fd < 0 && info != nullptr;
-       info = info->ai_next) {
-    fd = Listen(*info);
+  std::vector<FileDescriptor> sockets;
+  int error = 0;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (!sockets.empty()) {
+      if (!all) break;
+      SetPort(PortOf(sockets.front().get()), info->ai_addr);
+    }
+    FileDescriptor fd = Listen(*info);
+    if (fd.open()) {
+      sockets.push_back(std::move(fd));
+    } else {
+      error = errno;
+    }
   }
-  const int error = errno;
   freeaddrinfo(found);
-  if (fd >= 0) return fd;
+  if (!sockets.empty()) return sockets;
   return Unavailable("can't listen on ", address, ": ", std::strerror(error),
                      error == EADDRINUSE ? if_taken : "");
+}
+
+}  // namespace
+
+absl::StatusOr<int> ListenOn(const std::string& address,
+                             absl::string_view if_taken) {
+  SLUICE_ASSIGN_OR_RETURN(std::vector<FileDescriptor> sockets,
+                          Listen(address, false, if_taken));
+  return sockets.front().Release();
+}
+
+absl::StatusOr<std::vector<FileDescriptor>> ListenOnAll(
+    const std::string& address, absl::string_view if_taken) {
+  const size_t colon = address.rfind(':');
+  if (colon != std::string::npos && address.substr(0, colon) == "0.0.0.0") {
+    // One socket takes both families' connections, where there are two.
+    absl::StatusOr<std::vector<FileDescriptor>> both =
+        Listen("[::]" + address.substr(colon), true, if_taken);
+    if (both.ok()) return both;
+  }
+  return Listen(address, true, if_taken);
+}
+
+int PortOf(int fd) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    return 0;
+  }
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
 }
 
 absl::Status CheckCanListen(const std::string& address) {

@@ -215,13 +215,11 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
   }
   AttachedWorker& worker = workers_->at(id);
   const auto code = static_cast<absl::StatusCode>(failed.code());
-  const bool nccl_failed = failed.epoch() == epoch_.value() &&
-                           code == absl::StatusCode::kUnimplemented &&
-                           LinkAbility::Of(worker.info).nccl &&
-                           !worker.nccl_failed;
   // This is noted also when the plan has ended: the other end of a link may
   // have reported the failure first, without its reason.
-  worker.nccl_failed |= nccl_failed;
+  const bool link_failed = failed.epoch() == epoch_.value() &&
+                           code == absl::StatusCode::kUnimplemented &&
+                           NoteFailedLink(worker.info, &worker.failed_links);
   if (phase_ == Phase::kNoPlan || failed.epoch() != epoch_.value() ||
       stage.stage < 0) {
     return;
@@ -235,7 +233,7 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
     // The planner took too much memory; the workers' own choice fits.
     LogWarning("the plan does not fit: ", why);
     search_->GiveUp();
-  } else if (phase_ == Phase::kLoading && !nccl_failed && !IsTransient(code)) {
+  } else if (phase_ == Phase::kLoading && !link_failed && !IsTransient(code)) {
     worker.failure = why;
   } else if (running() && !IsTransient(code) && failures_ > 0) {
     // The worker failed before, with nothing finished in between.
@@ -457,7 +455,7 @@ std::optional<std::vector<v1::LinkTransport>> RunningPlan::LinksFor(
   for (const StageAssignment& stage : stages) {
     const AttachedWorker& worker = workers_->at(stage.worker);
     abilities.push_back(LinkAbility::Of(worker.info));
-    abilities.back().nccl_failed = worker.nccl_failed;
+    abilities.back().failed = worker.failed_links;
   }
   LinkPlan links = PlanLinks(abilities);
   if (links.misfit < 0) return std::move(links.links);
@@ -757,7 +755,7 @@ void RunningPlan::Describe(WorkerId id, v1::WorkerInfo* info) const {
   info->set_layer_begin(stage.layers.begin);
   info->set_layer_end(stage.layers.end);
   if (const auto s = static_cast<size_t>(stage.stage); s < links_.size()) {
-    info->set_next_link(links_[s] == v1::LINK_TRANSPORT_NCCL ? "nccl" : "grpc");
+    info->set_next_link(LinkName(links_[s]));
   }
 }
 

@@ -337,7 +337,7 @@ void WorkerRegistry::Join(AttachedWorker& worker) {
   // All workers must be compared with the new copy.
   for (auto& [id, other] : workers_) {
     other.failure.clear();
-    other.nccl_failed = false;
+    other.failed_links.clear();
   }
 }
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,9 +35,9 @@ struct AttachedWorker {
   std::optional<MachineProfile> profile;
   absl::Duration silent;  // time since its last message; see PassTime
   v1::Heartbeat heartbeat;
-  bool newcomer = true;      // no plan has lost a worker since it came
-  std::string failure;       // why no plan can use it, or ""
-  bool nccl_failed = false;  // since a worker last came
+  bool newcomer = true;  // no plan has lost a worker since it came
+  std::string failure;   // why no plan can use it, or ""
+  std::set<v1::LinkTransport> failed_links;  // since a worker last came
   // Links to these were requested, and planning waits for them until then.
   absl::flat_hash_set<std::string> links_asked;
   absl::Duration links_due;

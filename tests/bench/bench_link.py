@@ -5,9 +5,9 @@
 
 On each path (this machine's loopback; two network namespaces on a bridge, which needs root)
 each round runs iperf3 (one TCP stream, blocks of 1 MiB) and link_bench, whose frames are 1 MiB
-of activations, in float32 and bfloat16, one after the other. Prints medians with spread, and
-adds each path to tests/bench/results/link.json. Needs iperf3. Run it on a machine that does
-nothing else.
+of activations, in float32 and bfloat16, by a TCP connection, as links go by default, and in
+gRPC's stream, one after the other. Prints medians with spread, and adds each path to
+tests/bench/results/link.json. Needs iperf3. Run it on a machine that does nothing else.
 """
 
 import argparse
@@ -47,13 +47,13 @@ class Receiver:
         self.bench = bench
         self.address = f"{address}:{self.process.stdout.readline().strip()}"
 
-    def run(self, send, dtype, rows=ROWS):
-        self.process.stdin.write(f"{COLS} {dtype}\n")
+    def run(self, send, dtype, link, rows=ROWS):
+        self.process.stdin.write(f"{COLS} {dtype} {link}\n")
         self.process.stdin.flush()
         epoch = self.process.stdout.readline().strip()
         return json.loads(subprocess.run(
             [*send, self.bench, "send", self.address, epoch, str(rows), str(COLS), str(SECONDS),
-             dtype], check=True, capture_output=True, text=True).stdout)
+             dtype, link], check=True, capture_output=True, text=True).stdout)
 
     def close(self):
         self.process.stdin.close()
@@ -62,23 +62,23 @@ class Receiver:
 
 def measure(bench, rounds, send, receive, address):
     receiver = Receiver(bench, receive, address)
-    tcp, wide, narrow, hops, narrow_row, wide_row = [], [], [], [], [], []
+    iperf3, runs = [], {}
     for _ in range(rounds):
-        tcp.append(iperf(send, receive, address))
-        one = receiver.run(send, "float32")
-        half = receiver.run(send, "bfloat16")
-        wide.append(one["bytes_per_second"])
-        narrow.append(half["bytes_per_second"])
-        hops.append(one["hop_seconds"])
-        wide_row.append(one["bytes_per_row"])
-        narrow_row.append(half["bytes_per_row"])
+        iperf3.append(iperf(send, receive, address))
+        for link in ("tcp", "grpc"):
+            for dtype in ("float32", "bfloat16"):
+                runs.setdefault((link, dtype), []).append(receiver.run(send, dtype, link))
     receiver.close()
-    return {"iperf3 GB/s": summary([v / 1e9 for v in tcp]),
-            "float32 frames GB/s": summary([v / 1e9 for v in wide]),
-            "bfloat16 frames GB/s": summary([v / 1e9 for v in narrow]),
-            "share of iperf3": summary([a / b for a, b in zip(wide, tcp)]),
-            "bytes a row, bfloat16 over float32": narrow_row[0] / wide_row[0],
-            "hop, microseconds": summary([v * 1e6 for v in hops])}
+    figures = {"iperf3 GB/s": summary([v / 1e9 for v in iperf3])}
+    for (link, dtype), run in runs.items():
+        rates = [r["bytes_per_second"] for r in run]
+        figures[f"{link}, {dtype} frames GB/s"] = summary([v / 1e9 for v in rates])
+        if dtype == "float32":
+            figures[f"{link}, share of iperf3"] = summary([a / b for a, b in zip(rates, iperf3)])
+            figures[f"{link}, hop, microseconds"] = summary([r["hop_seconds"] * 1e6 for r in run])
+    figures["bytes a row, bfloat16 over float32"] = (
+        runs["tcp", "bfloat16"][0]["bytes_per_row"] / runs["tcp", "float32"][0]["bytes_per_row"])
+    return figures
 
 
 def main():

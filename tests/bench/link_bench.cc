@@ -2,12 +2,12 @@
 // activations as one stage hands them to the next.
 //
 //   link_bench receive HOST
-//   link_bench send ADDRESS EPOCH ROWS COLS SECONDS float32|bfloat16
+//   link_bench send ADDRESS EPOCH ROWS COLS SECONDS float32|bfloat16 grpc|tcp
 //
-// The receiver prints its port, then reads "COLS DTYPE" lines, each of which
-// begins another epoch, the first one 1, whose number it prints; it ends with
-// its input. The sender prints one JSON object: the rate of frames of ROWS x
-// COLS numbers, and the latency of a hop. bench_link.py runs both.
+// The receiver prints its port, then reads "COLS DTYPE LINK" lines, each of
+// which begins another epoch, the first one 1, whose number it prints; it ends
+// with its input. The sender prints one JSON object: the rate of frames of ROWS
+// x COLS numbers, and the latency of a hop. bench_link.py runs both.
 
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +24,7 @@
 #include "worker/link/grpc_link_factory.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
+#include "worker/link/tcp/tcp_links.h"
 #include "worker/probe/worker_profile.h"
 
 namespace sluice {
@@ -50,9 +51,10 @@ class Sink : public FrameSink {
 
 int Receive(const std::string& host) {
   Sink sink;
+  TcpLinks tcp;
   const std::unique_ptr<LinkService> service =
-      LinkService::Create(&sink, nullptr, nullptr);
-  auto server = LinkServer::Start(host, 0, service->service());
+      LinkService::Create(&sink, {.tcp = &tcp}, nullptr);
+  auto server = LinkServer::Start(host, 0, service->service(), nullptr, &tcp);
   if (!server.ok()) Die(server.status());
   std::printf("%d\n", (*server)->port());
   std::fflush(stdout);
@@ -60,11 +62,14 @@ int Receive(const std::string& host) {
                      .cols = 0,
                      .max_micro_batches = 1 << 30,
                      .credits = kFrames};
-  // The width and format of each sender's frames: "COLS DTYPE", a line each.
-  char dtype[16];
+  // The width and format of each sender's frames, and what carries them.
+  char dtype[16], link[16];
   long cols = 0;
-  for (int64_t epoch = 1; std::scanf("%ld %15s", &cols, dtype) == 2; ++epoch) {
+  for (int64_t epoch = 1; std::scanf("%ld %15s %15s", &cols, dtype, link) == 3;
+       ++epoch) {
     terms.cols = cols;
+    terms.transport = std::strcmp(link, "tcp") == 0 ? LinkTransport::kTcp
+                                                    : LinkTransport::kGrpc;
     terms.dtype = std::strcmp(dtype, "bfloat16") == 0 ? DType::kBFloat16
                                                       : DType::kFloat32;
     service->Accept(PlanEpoch(epoch), terms);
@@ -72,17 +77,20 @@ int Receive(const std::string& host) {
     std::fflush(stdout);
   }
   (*server)->Shutdown();
+  tcp.Stop();
   return 0;
 }
 
 int Send(const std::string& address, int64_t epoch, int64_t rows, int64_t cols,
-         double seconds, DType dtype) {
+         double seconds, DType dtype, bool by_tcp) {
   GrpcLinkFactory links({.channels = TcpChannels()});
-  auto probe = links.Connect(address, PlanEpoch(0), {});
+  LinkOptions options = {.tcp = by_tcp};
+  auto probe = links.Connect(address, PlanEpoch(0), options);
   if (!probe.ok()) Die(probe.status());
   const auto profile = MeasureLink(**probe, 1, nullptr);
   if (!profile.ok()) Die(profile.status());
-  auto sender = links.Connect(address, PlanEpoch(epoch), {.dtype = dtype});
+  options.dtype = dtype;
+  auto sender = links.Connect(address, PlanEpoch(epoch), options);
   if (!sender.ok()) Die(sender.status());
   ActivationPool pool;
   ActivationFrame frame;
@@ -123,15 +131,16 @@ int Send(const std::string& address, int64_t epoch, int64_t rows, int64_t cols,
 int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   if (mode == "receive" && argc == 3) return Receive(argv[2]);
-  if (mode == "send" && argc == 8) {
+  if (mode == "send" && argc == 9) {
     return Send(argv[2], std::atoll(argv[3]), std::atoll(argv[4]),
                 std::atoll(argv[5]), std::atof(argv[6]),
                 std::strcmp(argv[7], "bfloat16") == 0 ? DType::kBFloat16
-                                                      : DType::kFloat32);
+                                                      : DType::kFloat32,
+                std::strcmp(argv[8], "tcp") == 0);
   }
   std::fprintf(stderr,
                "usage: link_bench receive HOST | link_bench send ADDRESS EPOCH "
-               "ROWS COLS SECONDS float32|bfloat16\n");
+               "ROWS COLS SECONDS float32|bfloat16 grpc|tcp\n");
   return 2;
 }
 

@@ -84,7 +84,7 @@ def tokens_over(flags, lines, expected):
     return links, cluster.counts
 
 
-def test_same_tokens_as_with_grpc():
+def test_same_tokens_by_all_transports():
     lines = harness.mixed_requests(80)
     expected = undisturbed(lines)
     links, counts = tokens_over(NCCL_FLAGS, lines, expected)
@@ -96,9 +96,10 @@ def test_same_tokens_as_with_grpc():
     assert sum(c["comms_made"] for c in counts) == 4, counts
     # All but the last stage send.
     assert sorted(c["bytes_sent"] > 0 for c in counts) == [False, True, True], counts
-    links, counts = tokens_over((), lines, expected)
-    assert links == ["grpc", "grpc", ""], links
-    assert not counts, counts
+    for flags, link in (((), "tcp"), (("--link", "tcp"), "tcp"), (("--link", "grpc"), "grpc")):
+        links, counts = tokens_over(flags, lines, expected)
+        assert links == [link, link, ""], links
+        assert not counts, counts
 
 
 def kill_each_stage(count):
@@ -207,7 +208,7 @@ def test_worker_that_insists_beside_one_that_has_none():
         workers = {w["name"]: w for w in state["workers"]}
         assert workers["worker-2"]["state"] == "failed", workers
         assert "was started with --link nccl" in workers["worker-2"]["detail"], workers
-        assert workers["worker-0"]["next_link"] + workers["worker-1"]["next_link"] == "grpc"
+        assert workers["worker-0"]["next_link"] + workers["worker-1"]["next_link"] == "tcp"
 
 
 def test_two_workers_on_one_gpu():

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/host/file_descriptor.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
@@ -31,28 +32,6 @@ constexpr int kExecFailed = 127;
 constexpr size_t kReadBytes = 65536;
 // A pipe that others hold open is not read to its end for ever.
 constexpr int kMaxLastReads = 64;
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  ~FileDescriptor() { Close(); }
-  FileDescriptor(FileDescriptor&& other) noexcept
-      : fd_(std::exchange(other.fd_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    Close();
-    fd_ = std::exchange(other.fd_, -1);
-    return *this;
-  }
-  int get() const { return fd_; }
-  bool open() const { return fd_ >= 0; }
-  void Close() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_;
-};
 
 struct Pipe {
   FileDescriptor read, write;

@@ -206,6 +206,41 @@ absl::StatusOr<Header> ReadHeader(SliceCursor* in) {
   return header;
 }
 
+size_t PayloadBytes(const ActivationFrame& frame, DType dtype) {
+  if (frame.hidden == nullptr) return 0;
+  return static_cast<size_t>(frame.hidden->rows() * frame.hidden->cols()) *
+         NumberBytes(dtype);
+}
+
+// Encodes all of a frame but the activations that it brings itself.
+absl::StatusOr<std::string> EncodeFields(const ActivationFrame& frame,
+                                         size_t payload, bool detached) {
+  v1::Frame header;
+  header.set_epoch(frame.epoch.value());
+  header.set_block(frame.block.value());
+  header.set_step(frame.step);
+  header.set_micro_batch(frame.micro_batch);
+  if (frame.plan != nullptr) ToProto(*frame.plan, header.mutable_plan());
+  if (detached) header.set_detached_bytes(payload);
+  if (frame.hidden != nullptr) {
+    header.set_rows(static_cast<uint32_t>(frame.hidden->rows()));
+    header.set_cols(static_cast<uint32_t>(frame.hidden->cols()));
+  }
+  const size_t header_bytes = header.ByteSizeLong();
+  if (header_bytes > kMaxStepPlanBytes + kFrameFieldBytes ||
+      payload > kMaxActivationBytes) {
+    return InvalidArgument("frame of ", payload,
+                           " bytes of activations and a plan of ", header_bytes,
+                           " bytes is larger than a frame may be (",
+                           kMaxActivationBytes, " and ", kMaxStepPlanBytes,
+                           "); use a lower max_step_tokens");
+  }
+  std::string bytes;
+  bytes.reserve(header_bytes + 16);
+  header.AppendToString(&bytes);
+  return bytes;
+}
+
 absl::StatusOr<std::shared_ptr<const StepPlan>> ReadPlan(
     const Header& header, const FrameLimits& limits) {
   v1::StepPlan proto;
@@ -262,35 +297,16 @@ void WidenPayload(DType dtype, ActivationBuffer* hidden) {
   }
 }
 
+absl::StatusOr<std::string> EncodeHeader(const ActivationFrame& frame,
+                                         DType dtype) {
+  return EncodeFields(frame, PayloadBytes(frame, dtype), true);
+}
+
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
                                              DType dtype, bool detached) {
-  v1::Frame header;
-  header.set_epoch(frame.epoch.value());
-  header.set_block(frame.block.value());
-  header.set_step(frame.step);
-  header.set_micro_batch(frame.micro_batch);
-  if (frame.plan != nullptr) ToProto(*frame.plan, header.mutable_plan());
-  size_t payload =
-      frame.hidden != nullptr
-          ? frame.hidden->rows() * frame.hidden->cols() * NumberBytes(dtype)
-          : 0;
-  if (detached) header.set_detached_bytes(std::exchange(payload, 0));
-  if (frame.hidden != nullptr) {
-    header.set_rows(static_cast<uint32_t>(frame.hidden->rows()));
-    header.set_cols(static_cast<uint32_t>(frame.hidden->cols()));
-  }
-  const size_t header_bytes = header.ByteSizeLong();
-  if (header_bytes > kMaxStepPlanBytes + kFrameFieldBytes ||
-      payload > kMaxActivationBytes) {
-    return InvalidArgument("frame of ", payload,
-                           " bytes of activations and a plan of ", header_bytes,
-                           " bytes is larger than a frame may be (",
-                           kMaxActivationBytes, " and ", kMaxStepPlanBytes,
-                           "); use a lower max_step_tokens");
-  }
-  std::string bytes;
-  bytes.reserve(header_bytes + 16);
-  header.AppendToString(&bytes);
+  const size_t payload = PayloadBytes(frame, dtype);
+  SLUICE_ASSIGN_OR_RETURN(std::string bytes,
+                          EncodeFields(frame, payload, detached));
   if (frame.hidden == nullptr || detached) {
     const grpc::Slice slice(bytes);
     return grpc::ByteBuffer(&slice, 1);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "common/number_format.h"
@@ -51,6 +52,10 @@ void WidenPayload(DType dtype, ActivationBuffer* hidden);
 absl::StatusOr<grpc::ByteBuffer> EncodeFrame(const ActivationFrame& frame,
                                              DType dtype = DType::kFloat32,
                                              bool detached = false);
+
+// A frame whose payload is only announced, as bytes.
+absl::StatusOr<std::string> EncodeHeader(const ActivationFrame& frame,
+                                         DType dtype);
 
 // kInvalidArgument names the field that is malformed or out of `limits`. A
 // detached payload's buffer has its size, but no contents yet.

@@ -7,9 +7,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <functional>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "common/status_macros.h"
 #include "common/threads/deadline.h"
 #include "common/threads/mutex.h"
@@ -18,6 +21,8 @@
 #include "proto/tsan_handoff.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
+#include "worker/link/tcp/tcp_connection.h"
+#include "worker/link/tcp/tcp_links.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +33,8 @@ constexpr int64_t kMaxCredits = int64_t{1} << 20;
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // The receiver's reason may arrive this long after its channel broke.
 constexpr absl::Duration kReasonTime = absl::Milliseconds(200);
+// The same by TCP, which breaks whenever the receiver ends the link.
+constexpr absl::Duration kTcpReasonTime = absl::Seconds(2);
 // The limit of detached payloads not sent yet: one under way, one waiting.
 constexpr int kMaxPayloads = 2;
 
@@ -57,18 +64,24 @@ absl::Status LinkStatus(const grpc::Status& grpc_status,
 class Stream
     : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
+  // `tcp_id` is of the TCP connection, if frames go by one.
   Stream(std::string address, PlanEpoch epoch, const LinkOptions& options,
-         Counter* bytes_sent)
+         std::string tcp_id, Counter* bytes_sent)
       : address_(std::move(address)),
+        tcp_id_(std::move(tcp_id)),
         detached_(options.payloads.transport != nullptr),
         dtype_(options.dtype),
         on_broken_(options.on_broken),
         bytes_counter_(bytes_sent) {
     context_.AddMetadata(kEpochMetadata, absl::StrCat(epoch.value()));
-    if (detached_) {
+    if (by_tcp()) {
+      context_.AddMetadata(kTcpIdMetadata, absl::BytesToHexString(tcp_id_));
+    }
+    if (by_tcp() || detached_) {
       context_.AddMetadata(
-          kPayloadsMetadata,
-          std::string(LinkTransportName(LinkTransport::kNccl)));
+          kTransportMetadata,
+          std::string(LinkTransportName(by_tcp() ? LinkTransport::kTcp
+                                                 : LinkTransport::kNccl)));
     }
   }
 
@@ -91,14 +104,32 @@ class Stream
   absl::Status WaitConnected(absl::Duration timeout) {
     const Deadline deadline = Deadline::In(timeout);
     MutexLock lock(&mu_);
-    while (!connected_ && !done_) {
+    const bool& connected = by_tcp() ? joined_ : connected_;
+    while (!connected && !done_) {
       if (deadline.passed()) {
         return Unavailable("link to ", address_, ": no answer within ",
                            absl::FormatDuration(timeout));
       }
       changed_.WaitFor(&mu_, deadline.left());
     }
-    return connected_ ? absl::OkStatus() : status_;
+    return connected ? absl::OkStatus() : status_;
+  }
+
+  // Makes the connection that the receiver has joined. Called once, when the
+  // stream is connected.
+  absl::Status ConnectTcp(absl::Duration timeout) {
+    absl::StatusOr<std::unique_ptr<TcpConnection>> connection =
+        TcpConnection::Connect(context_.peer(), tcp_id_, timeout);
+    MutexLock lock(&mu_);
+    if (!connection.ok()) {
+      AwaitEndLocked(kReasonTime);
+      return done_ ? status_
+                   : Annotate(connection.status(),
+                              absl::StrCat("link to ", address_));
+    }
+    tcp_ = *std::move(connection);
+    if (broken_ || done_) tcp_->Stop();
+    return absl::OkStatus();
   }
 
   // Opens this end of the channel of detached payloads, which begins to connect
@@ -122,6 +153,7 @@ class Stream
   }
 
   absl::Status Send(const ActivationFrame& frame) {
+    if (by_tcp()) return SendByTcp(frame);
     SLUICE_ASSIGN_OR_RETURN(grpc::ByteBuffer bytes,
                             EncodeFrame(frame, dtype_, detached_));
     std::span<const std::byte> payload;
@@ -149,13 +181,47 @@ class Stream
             {frame.hidden->data(), payload.size()},
             [self = self_, hidden = frame.hidden] { self->OnPayloadSent(); });
       }
-      bytes_sent_ += sent;
-      if (bytes_counter_ != nullptr) {
-        bytes_counter_->Add(static_cast<double>(sent));
-      }
+      CountLocked(sent);
     }
     StartWrite(&out_);
     return absl::OkStatus();
+  }
+
+  absl::Status SendByTcp(const ActivationFrame& frame) {
+    SLUICE_ASSIGN_OR_RETURN(std::string header, EncodeHeader(frame, dtype_));
+    std::span<const std::byte> payload;
+    if (frame.hidden != nullptr) {
+      payload = NarrowPayload(dtype_, frame.hidden.get());
+    }
+    char size[kTcpSizeBytes];
+    const auto header_bytes = static_cast<uint32_t>(header.size());
+    std::memcpy(size, &header_bytes, sizeof(size));
+    iovec parts[] = {{size, sizeof(size)},
+                     {header.data(), header.size()},
+                     {const_cast<std::byte*>(payload.data()), payload.size()}};
+    {
+      MutexLock lock(&mu_);
+      while (!closed_ && !done_ && (broken_ || sending_ || credits_ == 0)) {
+        changed_.Wait(&mu_);
+      }
+      if (closed_) return Closed();
+      if (done_) return status_;
+      --credits_;
+      sending_ = true;
+      CountLocked(sizeof(size) + header.size() + payload.size());
+    }
+    // Whatever ends the link stops the connection.
+    const absl::Status sent = tcp_->Send(parts);
+    {
+      MutexLock lock(&mu_);
+      sending_ = false;
+      changed_.NotifyAll();
+    }
+    if (sent.ok()) return sent;
+    FailPayloads(sent);
+    MutexLock lock(&mu_);
+    while (!closed_ && !done_) changed_.Wait(&mu_);
+    return closed_ ? Closed() : status_;
   }
 
   // Never waits: the half-close is sent after the write in progress.
@@ -167,6 +233,7 @@ class Stream
       closed_ = true;
       changed_.NotifyAll();
       if (channel_ != nullptr) channel_->Stop();
+      if (tcp_ != nullptr) tcp_->Stop();
       end = PrepareEndLocked();
     }
     Perform(end);
@@ -191,7 +258,7 @@ class Stream
 
   bool blocked() const {
     MutexLock lock(&mu_);
-    return writing_ || credits_ == 0 || payloads_ >= kMaxPayloads;
+    return writing_ || sending_ || credits_ == 0 || payloads_ >= kMaxPayloads;
   }
 
   void OnReadDone(bool ok) override {
@@ -210,6 +277,7 @@ class Stream
         }
       } else {
         broken_ = true;
+        if (tcp_ != nullptr) tcp_->Stop();
         end = PrepareEndLocked();
       }
       changed_.NotifyAll();
@@ -278,8 +346,21 @@ class Stream
     return {.half_close = !broken_, .remove_hold = true};
   }
 
+  bool by_tcp() const { return !tcp_id_.empty(); }
+
+  void CountLocked(uint64_t sent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    bytes_sent_ += sent;
+    if (bytes_counter_ != nullptr) {
+      bytes_counter_->Add(static_cast<double>(sent));
+    }
+  }
+
   // Returns false if the receiver joins another channel than this end.
   bool JoinLocked(const Credit& credit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (by_tcp()) {
+      joined_ = true;
+      return *credit.joined == LinkIdChecksum(tcp_id_);
+    }
     if (channel_ == nullptr || *credit.joined != channel_checksum_) {
       payload_error_ = FailedPrecondition(
           "link to ", address_,
@@ -302,14 +383,17 @@ class Stream
       MutexLock lock(&mu_);
       if (!payload_error_.ok() || done_) return;
       payload_error_ = Annotate(status, absl::StrCat("link to ", address_));
-      // If the receiver ended the link, its reason may arrive soon.
-      const Deadline deadline = Deadline::In(kReasonTime);
-      while (!done_ && !closed_ && !deadline.passed()) {
-        changed_.WaitFor(&mu_, deadline.left());
-      }
-      if (done_) return;
+      AwaitEndLocked(by_tcp() ? kTcpReasonTime : kReasonTime);
+      if (done_ || closed_) return;
     }
     context_.TryCancel();
+  }
+  // Waits for the receiver's reason, if it ended the link.
+  void AwaitEndLocked(absl::Duration time) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const Deadline deadline = Deadline::In(time);
+    while (!done_ && !closed_ && !deadline.passed()) {
+      changed_.WaitFor(&mu_, deadline.left());
+    }
   }
 
   void Perform(const End& end) {
@@ -322,6 +406,7 @@ class Stream
   }
 
   const std::string address_;
+  const std::string tcp_id_;
   const bool detached_;
   const DType dtype_;
   const std::function<void(const absl::Status&)> on_broken_;
@@ -349,6 +434,11 @@ class Stream
   uint64_t channel_checksum_ ABSL_GUARDED_BY(mu_) = 0;
   int payloads_ ABSL_GUARDED_BY(mu_) = 0;  // that have not left yet
   absl::Status payload_error_ ABSL_GUARDED_BY(mu_);
+
+  // The TCP connection, set before the first Send.
+  std::unique_ptr<TcpConnection> tcp_;
+  bool joined_ ABSL_GUARDED_BY(mu_) = false;   // by the receiver
+  bool sending_ ABSL_GUARDED_BY(mu_) = false;  // a Send uses it
 };
 
 class GrpcLinkSender : public LinkSender {
@@ -383,11 +473,18 @@ absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
   if (channel == nullptr) {
     return Unavailable("link to ", address, ": no such address");
   }
-  auto stream =
-      std::make_shared<Stream>(address, epoch, options, options_.bytes_sent);
+  std::string tcp_id;
+  if (options.tcp) {
+    SLUICE_ASSIGN_OR_RETURN(tcp_id, TcpLinks::NewId());
+  }
+  auto stream = std::make_shared<Stream>(
+      address, epoch, options, std::move(tcp_id), options_.bytes_sent);
   Stream::Start(stream, std::move(channel));
   auto sender = std::make_unique<GrpcLinkSender>(stream);
   SLUICE_RETURN_IF_ERROR(stream->WaitConnected(options_.connect_timeout));
+  if (options.tcp) {
+    SLUICE_RETURN_IF_ERROR(stream->ConnectTcp(options_.connect_timeout));
+  }
   if (options.payloads.transport != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(const std::string id,
                             Stream::OpenChannel(stream, options.payloads));

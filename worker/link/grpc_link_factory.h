@@ -10,8 +10,8 @@
 
 namespace sluice {
 
-// Links over LinkService::Send streams, with or without their payloads.
-// Thread-safe.
+// Links over LinkService::Send streams, with frames in them, with their
+// payloads beside them, or with frames beside them. Thread-safe.
 class GrpcLinkFactory : public LinkFactory {
  public:
   struct Options {
@@ -24,8 +24,9 @@ class GrpcLinkFactory : public LinkFactory {
 
   // Opens a stream and waits until the peer has taken it. kUnavailable if
   // nobody answers (worth another try: it may be starting); else as the peer
-  // refused, kFailedPrecondition for a stale epoch. Then opens this end of the
-  // channel of detached payloads, if any, and hands out its id.
+  // refused, kFailedPrecondition for a stale epoch. Then makes the TCP
+  // connection, if frames go by one; kUnimplemented: there can't be one. Or
+  // opens this end of the channel of detached payloads, and hands out its id.
   absl::StatusOr<std::unique_ptr<LinkSender>> Connect(
       const std::string& address, PlanEpoch epoch,
       const LinkOptions& options) override;

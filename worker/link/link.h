@@ -26,14 +26,31 @@ struct ActivationFrame {
   std::shared_ptr<ActivationBuffer> hidden;  // null iff plan has no micro-batch
 };
 
-// The transport of a link's payloads: the frames themselves, or a
-// PayloadChannel beside them.
-enum class LinkTransport { kGrpc, kNccl };
+// The transport of a link's activations.
+enum class LinkTransport {
+  kGrpc,  // frames in a gRPC stream
+  kNccl,  // a PayloadChannel beside these frames
+  kTcp,   // frames in a TCP connection of their own, beside the stream
+};
 
-// "grpc" or "nccl".
+// "grpc", "nccl" or "tcp".
 inline absl::string_view LinkTransportName(LinkTransport transport) {
-  return transport == LinkTransport::kNccl ? "nccl" : "grpc";
+  if (transport == LinkTransport::kNccl) return "nccl";
+  return transport == LinkTransport::kTcp ? "tcp" : "grpc";
 }
+
+class TcpLinks;
+
+// What a worker's links may go by beside gRPC; null: not by this.
+struct LinkTransports {
+  PayloadTransport* nccl = nullptr;
+  TcpLinks* tcp = nullptr;
+
+  bool Has(LinkTransport transport) const {
+    if (transport == LinkTransport::kNccl) return nccl != nullptr;
+    return transport == LinkTransport::kGrpc || tcp != nullptr;
+  }
+};
 
 // The settings of payloads that travel beside a link's frames.
 struct DetachedPayloads {
@@ -46,6 +63,7 @@ struct DetachedPayloads {
 
 struct LinkOptions {
   DetachedPayloads payloads;
+  bool tcp = false;               // frames go by a TCP connection: kTcp
   DType dtype = DType::kFloat32;  // of activations on the way: or kBFloat16
   // Called once, from a link thread, if the link breaks before it is closed,
   // even if nothing is being sent: the last frames may be lost, and the
@@ -60,8 +78,9 @@ class LinkSender {
   virtual ~LinkSender() = default;
   // Waits for a credit of the receiver, then for room; the buffer is not copied
   // and stays referenced until it is sent; nobody else may use it any more.
-  // kUnavailable when the link is broken or closed, kUnimplemented if its
-  // detached payloads could never be connected; the first error sticks.
+  // By TCP, also waits until the kernel has taken the frame. kUnavailable when
+  // the link is broken or closed, kUnimplemented if its detached payloads could
+  // never be connected; the first error sticks.
   virtual absl::Status Send(ActivationFrame frame) = 0;
   // Breaks the link off; waiting Sends fail, and detached payloads in flight
   // are lost.

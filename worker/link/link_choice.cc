@@ -11,12 +11,16 @@ absl::StatusOr<LinkChoice> ParseLinkChoice(absl::string_view name) {
   if (name == "auto") return LinkChoice::kAuto;
   if (name == "grpc") return LinkChoice::kGrpc;
   if (name == "nccl") return LinkChoice::kNccl;
-  return InvalidArgument("no link \"", name, "\": expected auto, grpc or nccl");
+  if (name == "tcp") return LinkChoice::kTcp;
+  return InvalidArgument("no link \"", name,
+                         "\": expected auto, grpc, nccl or tcp");
 }
 
 absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
     const LinkSetup& setup, const DeviceChoice& device) {
-  if (setup.choice == LinkChoice::kGrpc) return nullptr;
+  if (setup.choice == LinkChoice::kGrpc || setup.choice == LinkChoice::kTcp) {
+    return nullptr;
+  }
   // NCCL would only be a detour for activations that a CPU has computed.
   if (setup.choice == LinkChoice::kAuto &&
       device.backend != BackendKind::kCuda) {
@@ -30,8 +34,14 @@ absl::StatusOr<std::unique_ptr<PayloadTransport>> OpenPayloads(
   if (setup.choice == LinkChoice::kNccl) {
     return Annotate(transport.status(), "--link nccl");
   }
-  LogInfo("links go by gRPC: ", transport.status().message());
+  LogInfo("no links by NCCL: ", transport.status().message());
   return nullptr;
+}
+
+std::unique_ptr<TcpLinks> OpenTcpLinks(const LinkSetup& setup) {
+  const bool wanted =
+      setup.choice == LinkChoice::kAuto || setup.choice == LinkChoice::kTcp;
+  return wanted && setup.has_port ? std::make_unique<TcpLinks>() : nullptr;
 }
 
 MakeExchange ExchangeOf(const LinkSetup& setup,

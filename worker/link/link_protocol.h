@@ -16,7 +16,15 @@
 // with more whenever it has room. Each frame costs one credit. A half-close by
 // the sender means that it is done with the epoch; any other end is an error.
 //
-// With kPayloadsMetadata the payloads travel beside the stream (see
+// With kTransportMetadata "tcp" the frames travel by a TCP connection to the
+// port of the stream (tcp/shared_port.h): 4 bytes, little-endian, the size of a
+// frame's header, the header (frame.h), its detached payload, and so on. The
+// connection is made once the receiver has answered Credit(joined), and begins
+// with the id that came in the stream's metadata. It carries nothing else: the
+// stream says which end is done, or gone, and why. A frame so costs its bytes'
+// way through two kernels, and a share of a credit.
+//
+// With kTransportMetadata "nccl" the payloads travel beside the stream (see
 // payload_channel.h), and frames only announce them:
 //
 //   sender                       coordinator             receiver
@@ -47,7 +55,10 @@ namespace sluice {
 inline constexpr char kLinkMethod[] = "/sluice.v1.LinkService/Send";
 inline constexpr char kEpochMetadata[] = "sluice-epoch";  // decimal
 // The value is a LinkTransport's name; absent for gRPC.
-inline constexpr char kPayloadsMetadata[] = "sluice-payloads";
+inline constexpr char kTransportMetadata[] = "sluice-payloads";
+// The id of the TCP connection, in hexadecimal digits.
+inline constexpr char kTcpIdMetadata[] = "sluice-tcp-id";
+inline constexpr size_t kTcpSizeBytes = 4;  // before each frame's header
 
 // A stream of this epoch belongs to no plan (those count from 1): it measures
 // the link, and the receiver drops its frames. Frames have up to kProbeRows

@@ -2,6 +2,7 @@
 
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
 
 #include <chrono>
 #include <vector>
@@ -10,13 +11,25 @@
 #include "common/host/host_port.h"
 #include "common/status_macros.h"
 #include "proto/grpc_endpoint.h"
+#include "worker/link/tcp/shared_port.h"
 
 namespace sluice {
 namespace {
 
 constexpr char kLinkServiceName[] = "sluice.v1.LinkService";
 
+using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
+
+// gRPC closes the connection when it is done with it.
+void HandOver(FileDescriptor connection, Acceptor* acceptor) {
+  Acceptor::NewConnectionParameters parameters;
+  parameters.fd = connection.Release();
+  acceptor->HandleNewConnection(&parameters);
+}
+
 }  // namespace
+
+LinkServer::LinkServer() = default;
 
 ChannelFactory TcpChannels() {
   return [](const std::string& address) {
@@ -26,14 +39,28 @@ ChannelFactory TcpChannels() {
 
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Start(
     const std::string& host, int port, grpc::Service* link_service,
-    grpc::Service* weights_service) {
+    grpc::Service* weights_service, TcpLinks* tcp_links) {
   auto server = std::unique_ptr<LinkServer>(new LinkServer());
   std::vector<grpc::Service*> services = {link_service};
   if (weights_service != nullptr) services.push_back(weights_service);
-  SLUICE_ASSIGN_OR_RETURN(
-      server->server_,
-      StartServer(ServerKind::kWorker, JoinHostPort(host, port), services,
-                  &server->port_));
+  const std::string address = JoinHostPort(host, port);
+  if (tcp_links == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(
+        server->server_,
+        StartServer(ServerKind::kWorker, address, services, &server->port_));
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(
+        server->server_,
+        StartServer(ServerKind::kWorker, services, &server->acceptor_));
+    SLUICE_ASSIGN_OR_RETURN(
+        server->shared_port_,
+        SharedPort::Listen(
+            address, tcp_links,
+            [acceptor = server->acceptor_.get()](FileDescriptor connection) {
+              HandOver(std::move(connection), acceptor);
+            }));
+    server->port_ = server->shared_port_->port();
+  }
   server->SetServing(false);
   return server;
 }
@@ -49,6 +76,7 @@ void LinkServer::SetServing(bool serving) {
 
 void LinkServer::Shutdown() {
   if (server_ == nullptr) return;
+  shared_port_.reset();  // before the server: what it hands over is served
   server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   server_->Wait();
 }

@@ -9,9 +9,15 @@
 namespace grpc {
 class Server;
 class Service;
+namespace experimental {
+class ExternalConnectionAcceptor;
+}  // namespace experimental
 }  // namespace grpc
 
 namespace sluice {
+
+class SharedPort;
+class TcpLinks;
 
 // A factory of TCP channels from a worker to its coordinator and to others.
 ChannelFactory TcpChannels();
@@ -21,11 +27,11 @@ ChannelFactory TcpChannels();
 class LinkServer {
  public:
   // Port 0 takes a free one. kUnavailable if the address can't be bound.
-  // `link_service`, and `weights_service` if it is not null, must outlive the
-  // server.
+  // `link_service`, and `weights_service` and `tcp_links` if they are not null,
+  // must outlive the server. Its port takes connections of `tcp_links`, too.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(
       const std::string& host, int port, grpc::Service* link_service,
-      grpc::Service* weights_service = nullptr);
+      grpc::Service* weights_service = nullptr, TcpLinks* tcp_links = nullptr);
   ~LinkServer();
 
   int port() const { return port_; }
@@ -35,9 +41,12 @@ class LinkServer {
   void Shutdown();
 
  private:
-  LinkServer() = default;
+  LinkServer();
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
+  // If there are TCP links; the acceptor takes all other connections.
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
+  std::unique_ptr<SharedPort> shared_port_;
 };
 
 }  // namespace sluice

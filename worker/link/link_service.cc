@@ -3,6 +3,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,15 +11,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
+#include "proto/wire_limits.h"
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "worker/link/frame.h"
 #include "worker/link/link_protocol.h"
+#include "worker/link/tcp/tcp_connection.h"
+#include "worker/link/tcp/tcp_links.h"
 
 namespace sluice {
 namespace {
@@ -28,6 +34,9 @@ namespace {
 constexpr size_t kMaxWaitingStreams = 16;
 // The limit of probes, each of which has at most a few frames of kProbeRows.
 constexpr size_t kMaxProbes = 16;
+// A header of this size is read at once; the memory of a larger one grows with
+// what has come of it.
+constexpr size_t kHeaderPart = size_t{1} << 20;
 constexpr LinkTerms kProbeTerms = {.max_rows = kProbeRows,
                                    .cols = kProbeCols,
                                    .max_micro_batches = 2,
@@ -89,6 +98,13 @@ class Stream
     Grant(terms.credits);
   }
 
+  LinkTransport transport() const { return transport_; }
+
+  // Expects the TCP connection `id`, by which frames come. An error breaks the
+  // stream.
+  void Expect(const std::shared_ptr<Stream>& self, TcpLinks* tcp,
+              const std::string& id);
+
   // Opens this end of the channel of detached payloads.
   void Join(const std::shared_ptr<Stream>& self, PayloadTransport* transport,
             const std::string& id, size_t max_bytes);
@@ -110,7 +126,7 @@ class Stream
       MutexLock lock(&mu_);
       if (end_status_.has_value()) return;
       end_status_ = status;
-      if (channel_ != nullptr) channel_->Stop();
+      StopTransfersLocked();
       if (writing_) return;  // OnWriteDone finishes
     }
     Finish(ToGrpcStatus(status));
@@ -147,10 +163,16 @@ class Stream
   }
 
  private:
-  // Whether to send a credit; detached payloads need their channel first.
+  // Whether to send credits. Frames by other transports need a place to come by
+  // first. By TCP, where they would be all that gRPC has to carry, credits wait
+  // until the sender has as few left: it is never blocked meanwhile.
   bool HasNewsLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    if (transport_ != LinkTransport::kGrpc && channel_ == nullptr) return false;
-    return owed_ > 0 || joined_.has_value();
+    if (transport_ != LinkTransport::kGrpc && channel_ == nullptr &&
+        tcp_ == nullptr) {
+      return false;
+    }
+    const bool waits = transport_ == LinkTransport::kTcp && owed_ < granted_;
+    return (owed_ > 0 && !waits) || joined_.has_value();
   }
   void PrepareCreditLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     writing_ = true;
@@ -159,6 +181,15 @@ class Stream
     granted_ += owed_;
     owed_ = 0;
   }
+  void StopTransfersLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (channel_ != nullptr) channel_->Stop();
+    if (tcp_ != nullptr) tcp_->Stop();
+  }
+  // Spends a credit on a frame that comes; returns the epoch's limits.
+  absl::StatusOr<FrameLimits> SpendCredit();
+  // Takes a frame that comes by TCP.
+  absl::Status TakeFrom(TcpConnection& connection,
+                        const std::shared_ptr<Stream>& self);
   // Takes what OnReadDone has read; an error breaks the stream.
   absl::Status Take(const grpc::ByteBuffer& bytes, const FrameLimits& limits,
                     const std::shared_ptr<Stream>& self);
@@ -190,6 +221,8 @@ class Stream
   // The channel of detached payloads, set by Join.
   std::shared_ptr<PayloadChannel> channel_ ABSL_GUARDED_BY(mu_);
   std::optional<uint64_t> joined_ ABSL_GUARDED_BY(mu_);  // to be said
+  // The TCP connection, set by Expect.
+  std::shared_ptr<TcpLinks::End> tcp_ ABSL_GUARDED_BY(mu_);
 };
 
 using RawLinkService =
@@ -197,9 +230,9 @@ using RawLinkService =
 
 class LinkServiceImpl : public LinkService, private RawLinkService {
  public:
-  LinkServiceImpl(FrameSink* sink, PayloadTransport* payloads,
+  LinkServiceImpl(FrameSink* sink, LinkTransports transports,
                   Counter* bytes_received)
-      : sink_(sink), payloads_(payloads), bytes_received_(bytes_received) {
+      : sink_(sink), transports_(transports), bytes_received_(bytes_received) {
     HandOff(this);
   }
   ~LinkServiceImpl() override { TakeOver(this); }
@@ -222,9 +255,15 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   }
 
   void Join(PlanEpoch epoch, const std::string& id, size_t max_bytes) override {
-    if (std::shared_ptr<Stream> stream = Find(epoch)) {
-      stream->Join(stream, payloads_, id, max_bytes);
+    std::shared_ptr<Stream> stream = Find(epoch);
+    if (stream == nullptr) return;
+    if (stream->transport() != LinkTransport::kNccl) {
+      stream->Break(FailedPrecondition(
+          "an NCCL id came for a link whose activations come by ",
+          LinkTransportName(stream->transport())));
+      return;
     }
+    stream->Join(stream, transports_.nccl, id, max_bytes);
   }
 
   void End(PlanEpoch epoch, const absl::Status& reason) override {
@@ -299,6 +338,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     TakeOver(this);
     const absl::StatusOr<PlanEpoch> epoch = ReadEpoch(*context);
     const absl::StatusOr<LinkTransport> transport = ReadTransport(*context);
+    const absl::StatusOr<std::string> tcp_id = ReadTcpId(*context);
     auto stream =
         std::make_shared<Stream>(this, context, epoch.value_or(PlanEpoch()),
                                  transport.value_or(LinkTransport::kGrpc));
@@ -307,6 +347,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     std::optional<LinkTerms> terms;
     absl::Status status = epoch.status();
     status.Update(transport.status());
+    status.Update(tcp_id.status());
     if (status.ok()) {
       status = stream->is_probe() ? RegisterProbe(stream.get(), &terms)
                                   : Register(stream, &replaced, &terms);
@@ -319,6 +360,9 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
       replaced->End(absl::AbortedError("replaced by a newer stream"));
     }
     stream->Begin(stream);
+    if (*transport == LinkTransport::kTcp) {
+      stream->Expect(stream, transports_.tcp, *tcp_id);
+    }
     if (terms.has_value()) stream->Open(*terms);
     return reactor;
   }
@@ -341,18 +385,31 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   absl::StatusOr<LinkTransport> ReadTransport(
       const grpc::CallbackServerContext& context) const {
     const auto& metadata = context.client_metadata();
-    const auto it = metadata.find(kPayloadsMetadata);
+    const auto it = metadata.find(kTransportMetadata);
     if (it == metadata.end()) return LinkTransport::kGrpc;
     const absl::string_view name(it->second.data(), it->second.size());
-    if (name != LinkTransportName(LinkTransport::kNccl)) {
-      return InvalidArgument("metadata ", kPayloadsMetadata, " is ", name,
-                             ", not nccl");
+    for (const auto transport : {LinkTransport::kNccl, LinkTransport::kTcp}) {
+      if (name != LinkTransportName(transport)) continue;
+      if (transports_.Has(transport)) return transport;
+      return FailedPrecondition("the sender's activations come by ", name,
+                                ", which this worker has not");
     }
-    if (payloads_ == nullptr) {
-      return absl::FailedPreconditionError(
-          "the sender's activations come by NCCL, which this worker has not");
+    return InvalidArgument("metadata ", kTransportMetadata, " is ", name,
+                           ", not nccl or tcp");
+  }
+
+  static absl::StatusOr<std::string> ReadTcpId(
+      const grpc::CallbackServerContext& context) {
+    const auto& metadata = context.client_metadata();
+    const auto it = metadata.find(kTcpIdMetadata);
+    if (it == metadata.end()) return "";
+    const absl::string_view digits(it->second.data(), it->second.size());
+    if (digits.size() % 2 != 0 ||
+        !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit)) {
+      return InvalidArgument("metadata ", kTcpIdMetadata,
+                             " is not in hexadecimal digits");
     }
-    return LinkTransport::kNccl;
+    return absl::HexStringToBytes(digits);
   }
 
   absl::Status RegisterProbe(const Stream* stream,
@@ -363,6 +420,10 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     }
     probes_.insert(stream);
     *terms = kProbeTerms;
+    // NCCL's ids come with plans, but the others can be measured.
+    if (stream->transport() == LinkTransport::kTcp) {
+      (*terms)->transport = LinkTransport::kTcp;
+    }
     return absl::OkStatus();
   }
 
@@ -392,7 +453,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   }
 
   FrameSink* const sink_;
-  PayloadTransport* const payloads_;
+  const LinkTransports transports_;
   Counter* const bytes_received_;
   const std::shared_ptr<ActivationPool> own_buffers_ =
       std::make_shared<ActivationPool>();
@@ -415,29 +476,101 @@ void Stream::OnReadDone(bool ok) {
     return;
   }
   grpc::ByteBuffer bytes;
-  FrameLimits limits;
-  bool has_credit = false;
   std::shared_ptr<Stream> self;
   {
     MutexLock lock(&mu_);
     bytes.Swap(&in_);
-    limits = limits_;
-    has_credit = granted_ > 0;
-    --granted_;
-    got_frames_ = true;
     self = self_;
     if (end_status_.has_value()) bytes.Clear();
   }
   if (bytes.Valid()) {
     if (!is_probe()) service_->CountBytes(bytes.Length());
-    const absl::Status status =
-        has_credit
-            ? Take(bytes, limits, self)
-            : absl::ResourceExhaustedError("a frame came without a credit");
+    const absl::StatusOr<FrameLimits> limits = SpendCredit();
+    absl::Status status = limits.status();
+    if (status.ok() && transport_ == LinkTransport::kTcp) {
+      status = InvalidArgument("a frame in the stream of a link by TCP");
+    }
+    if (status.ok()) status = Take(bytes, *limits, self);
     bytes.Clear();
     if (!status.ok()) Break(status);
   }
   StartRead(&in_);
+}
+
+absl::StatusOr<FrameLimits> Stream::SpendCredit() {
+  FrameLimits limits;
+  bool writes = false;
+  {
+    MutexLock lock(&mu_);
+    got_frames_ = true;
+    if (granted_ <= 0) {
+      return absl::ResourceExhaustedError("a frame came without a credit");
+    }
+    --granted_;
+    limits = limits_;
+    writes = !writing_ && !end_status_.has_value() && HasNewsLocked();
+    if (writes) PrepareCreditLocked();
+  }
+  if (writes) StartWrite(&out_);
+  return limits;
+}
+
+absl::Status Stream::TakeFrom(TcpConnection& connection,
+                              const std::shared_ptr<Stream>& self) {
+  uint32_t size = 0;
+  static_assert(sizeof(size) == kTcpSizeBytes);
+  SLUICE_RETURN_IF_ERROR(connection.Receive(&size, sizeof(size)));
+  SLUICE_ASSIGN_OR_RETURN(const FrameLimits limits, SpendCredit());
+  if (size > kMaxStepPlanBytes + kFrameFieldBytes) {
+    return InvalidArgument("a frame's header of ", size, " bytes");
+  }
+  std::string header;
+  while (header.size() < size) {
+    const size_t had = header.size();
+    header.resize(std::min<size_t>(size, had + kHeaderPart));
+    SLUICE_RETURN_IF_ERROR(
+        connection.Receive(header.data() + had, header.size() - had));
+  }
+  const grpc::Slice slice(header.data(), header.size(),
+                          grpc::Slice::STATIC_SLICE);
+  SLUICE_ASSIGN_OR_RETURN(ActivationFrame frame,
+                          DecodeFrame(grpc::ByteBuffer(&slice, 1), limits,
+                                      service_->buffers().get()));
+  if (frame.epoch != epoch_) {
+    return absl::InvalidArgumentError("a frame of another epoch");
+  }
+  uint64_t bytes = sizeof(size) + header.size();
+  if (frame.hidden != nullptr) {
+    const std::span<std::byte> at = PayloadOf(*frame.hidden, limits.dtype);
+    SLUICE_RETURN_IF_ERROR(connection.Receive(at.data(), at.size()));
+    WidenPayload(limits.dtype, frame.hidden.get());
+    bytes += at.size();
+  }
+  if (!is_probe()) service_->CountBytes(bytes);
+  return Deliver(std::move(frame), self);
+}
+
+void Stream::Expect(const std::shared_ptr<Stream>& self, TcpLinks* tcp,
+                    const std::string& id) {
+  absl::StatusOr<std::shared_ptr<TcpLinks::End>> end = tcp->Expect(
+      {.id = id,
+       .take =
+           [self](TcpConnection& connection) {
+             return self->TakeFrom(connection, self);
+           },
+       .on_broken =
+           [self](const absl::Status& status) { self->Break(status); }});
+  if (!end.ok()) {
+    Break(end.status());
+    return;
+  }
+  {
+    MutexLock lock(&mu_);
+    if (end_status_.has_value()) return;
+    tcp_ = *std::move(end);
+    joined_ = LinkIdChecksum(id);
+  }
+  Grant(0);
 }
 
 absl::Status Stream::Take(const grpc::ByteBuffer& bytes,
@@ -500,11 +633,6 @@ void Stream::Drop(ActivationFrame frame) {
 void Stream::Join(const std::shared_ptr<Stream>& self,
                   PayloadTransport* transport, const std::string& id,
                   size_t max_bytes) {
-  if (transport_ == LinkTransport::kGrpc) {
-    Break(absl::FailedPreconditionError(
-        "an NCCL id came for a link whose activations come by gRPC"));
-    return;
-  }
   absl::StatusOr<std::shared_ptr<PayloadChannel>> channel =
       transport->Open({.end = PayloadTransport::End::kReceiver,
                        .id = id,
@@ -548,17 +676,17 @@ void Stream::OnDone() {
   std::shared_ptr<Stream> last;
   MutexLock lock(&mu_);
   if (!end_status_.has_value()) end_status_ = absl::OkStatus();
-  if (channel_ != nullptr) channel_->Stop();
+  StopTransfersLocked();
   last = std::move(self_);
 }
 
 }  // namespace
 
 std::unique_ptr<LinkService> LinkService::Create(FrameSink* sink,
-                                                 PayloadTransport* payloads,
+                                                 LinkTransports transports,
                                                  Counter* bytes_received) {
   KeepCallbackQueue();
-  return std::make_unique<LinkServiceImpl>(sink, payloads, bytes_received);
+  return std::make_unique<LinkServiceImpl>(sink, transports, bytes_received);
 }
 
 }  // namespace sluice

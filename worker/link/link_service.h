@@ -36,12 +36,12 @@ struct LinkTerms {
 // server that serves it. Thread-safe; never waits.
 class LinkService {
  public:
-  // `sink` must outlive the service. `payloads` may be null: streams with
-  // detached payloads are then refused; else it is not called after the
-  // server's Shutdown, and must be destroyed before the service.
+  // `sink` must outlive the service. Streams by a transport that `transports`
+  // has not are refused; what it has is not called after the server's Shutdown,
+  // and must be stopped or destroyed before the service.
   // `bytes_received` may be null.
   static std::unique_ptr<LinkService> Create(FrameSink* sink,
-                                             PayloadTransport* payloads,
+                                             LinkTransports transports,
                                              Counter* bytes_received);
   virtual ~LinkService() = default;
   virtual grpc::Service* service() = 0;
@@ -52,7 +52,7 @@ class LinkService {
   virtual void Advance(PlanEpoch epoch) = 0;
   // Advances to `epoch` and grants its stream credits, now or when it comes.
   virtual void Accept(PlanEpoch epoch, const LinkTerms& terms) = 0;
-  // Joins the channel `id`, by which the present stream of `epoch` gets its
+  // Joins NCCL's channel `id`, by which the present stream of `epoch` gets its
   // detached payloads of at most `max_bytes` each. Before this it gets no
   // credits.
   virtual void Join(PlanEpoch epoch, const std::string& id,

@@ -86,8 +86,12 @@ void LinkSurvey::Run() {
 absl::StatusOr<LinkProfile> LinkSurvey::Measure(
     const Peer& peer, const std::atomic<bool>& cancelled) {
   if (cancelled) return absl::CancelledError("broken off");
-  SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<LinkSender> sender,
-                          links_->Connect(peer.address, kProbeEpoch, {}));
+  absl::StatusOr<std::shared_ptr<LinkSender>> connected =
+      links_->Connect(peer.address, kProbeEpoch, {.tcp = peer.tcp});
+  if (absl::IsUnimplemented(connected.status()) && peer.tcp) {
+    connected = links_->Connect(peer.address, kProbeEpoch, {});
+  }
+  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<LinkSender> sender, connected);
   {
     MutexLock lock(&mu_);
     // A Cancel from now on closes it.

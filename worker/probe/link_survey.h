@@ -22,6 +22,7 @@ class LinkSurvey {
   struct Peer {
     std::string name;
     std::string address;  // of its LinkService
+    bool tcp = false;     // measured by TCP, if it can be
   };
   struct Measured {
     std::string peer;  // its name

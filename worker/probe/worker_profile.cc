@@ -17,6 +17,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
+#include "worker/link/tcp/tcp_links.h"
 
 namespace sluice {
 namespace {
@@ -35,6 +36,19 @@ class NoSink : public FrameSink {
     return absl::FailedPreconditionError("there is no stage here");
   }
   void OnLinkBroken(PlanEpoch, const absl::Status&) override {}
+};
+
+// A receiving end of this process; its members end in order.
+struct LoopbackReceiver {
+  ~LoopbackReceiver() {
+    if (server != nullptr) server->Shutdown();
+    tcp.Stop();
+  }
+  NoSink sink;
+  TcpLinks tcp;
+  const std::unique_ptr<LinkService> service =
+      LinkService::Create(&sink, {.tcp = &tcp}, nullptr);
+  std::unique_ptr<LinkServer> server;
 };
 
 }  // namespace
@@ -131,18 +145,16 @@ absl::StatusOr<LinkProfile> MeasureLink(LinkSender& sender, double seconds,
 
 absl::StatusOr<LinkProfile> MeasureLoopbackLink(
     double seconds, const std::atomic<bool>* cancelled) {
-  // These are declared in this order, so that users end first.
-  NoSink sink;
-  const std::unique_ptr<LinkService> service =
-      LinkService::Create(&sink, nullptr, nullptr);
+  LoopbackReceiver receiver;
   SLUICE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<LinkServer> server,
-      LinkServer::Start("127.0.0.1", 0, service->service()));
+      receiver.server,
+      LinkServer::Start("127.0.0.1", 0, receiver.service->service(), nullptr,
+                        &receiver.tcp));
   GrpcLinkFactory links({.channels = TcpChannels()});
   SLUICE_ASSIGN_OR_RETURN(
       const std::unique_ptr<LinkSender> sender,
-      links.Connect(JoinHostPort("127.0.0.1", server->port()), kProbeEpoch,
-                    {}));
+      links.Connect(JoinHostPort("127.0.0.1", receiver.server->port()),
+                    kProbeEpoch, {.tcp = true}));
   return MeasureLink(*sender, seconds, cancelled);
 }
 

@@ -32,7 +32,7 @@ absl::StatusOr<MachineProfile> ReadWorkerProfile(const std::string& path,
 // its part of the disk's rates. The other rates are the part's as measured.
 void SetPart(const std::string& part, int parts, MachineProfile* profile);
 
-// Measures a link with the frames, credits and gRPC of links between stages:
+// Measures a link with the frames and credits of links between stages:
 // latency is of a small frame, one way (half of the time until its credit is
 // back); bytes per second are of large ones, some in flight at a time, as large
 // as fit in `seconds`. Takes about `seconds`, or as long as some 3 MiB take.

@@ -13,6 +13,7 @@ namespace {
 absl::StatusOr<LinkTransport> ParseTransport(v1::LinkTransport proto) {
   if (proto == v1::LINK_TRANSPORT_GRPC) return LinkTransport::kGrpc;
   if (proto == v1::LINK_TRANSPORT_NCCL) return LinkTransport::kNccl;
+  if (proto == v1::LINK_TRANSPORT_TCP) return LinkTransport::kTcp;
   return InvalidArgument("assignment: unknown link transport ",
                          static_cast<int>(proto));
 }

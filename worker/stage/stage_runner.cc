@@ -115,7 +115,7 @@ class StageRunner::ArrivingInputs : public StepInputs {
 
 StageRunner::StageRunner(Options options)
     : options_(std::move(options)),
-      receiver_(LinkService::Create(this, options_.payloads,
+      receiver_(LinkService::Create(this, options_.transports,
                                     options_.metrics->link_bytes_received)),
       meter_(options_.clock),
       compute_("compute", [this] { ComputeLoop(); }) {}
@@ -436,11 +436,11 @@ void StageRunner::Play(Run& run) {
 absl::Status StageRunner::Prepare(Run& run) {
   const AssignedStage& a = run.assignment;
   meter_.Switch(UsageMeter::State::kIdle);
-  const bool nccl = a.previous_link == LinkTransport::kNccl ||
-                    a.next_link == LinkTransport::kNccl;
-  if (nccl && options_.payloads == nullptr) {
-    return absl::FailedPreconditionError(
-        "its activations are to travel by NCCL, which this worker has not");
+  for (const LinkTransport link : {a.previous_link, a.next_link}) {
+    if (options_.transports.Has(link)) continue;
+    return FailedPrecondition("its activations are to travel by ",
+                              LinkTransportName(link),
+                              ", which this worker has not");
   }
   // Weights outlive the stream that told the coordinator the files' content, so
   // it is compared again.
@@ -478,15 +478,15 @@ ModelContent StageRunner::Content(const AssignedStage& a) const {
 absl::Status StageRunner::LoadExecutor(Run& run) {
   const AssignedStage& a = run.assignment;
   DropExecutor();  // the new one may need its memory
-  if (options_.payloads != nullptr &&
+  if (options_.transports.nccl != nullptr &&
       options_.resources.device_budget != nullptr) {
     const uint64_t sides = (a.previous_link == LinkTransport::kNccl ? 1 : 0) +
                            (a.next_link == LinkTransport::kNccl ? 1 : 0);
     SLUICE_ASSIGN_OR_RETURN(
         link_staging_,
         options_.resources.device_budget->Charge(
-            "link staging",
-            sides * options_.payloads->StagingBytes(MaxPayloadBytes(a))));
+            "link staging", sides * options_.transports.nccl->StagingBytes(
+                                        MaxPayloadBytes(a))));
   }
   StageOptions options;
   static_cast<StageShare&>(options) = a;
@@ -547,8 +547,9 @@ absl::Status StageRunner::ConnectNext(Run& run) {
     Fail(run, status);
   };
   link_options.dtype = a.policy.link_dtype;
+  link_options.tcp = a.next_link == LinkTransport::kTcp;
   if (a.next_link == LinkTransport::kNccl) {
-    link_options.payloads.transport = options_.payloads;
+    link_options.payloads.transport = options_.transports.nccl;
     link_options.payloads.max_bytes = MaxPayloadBytes(a);
     link_options.payloads.hand_out = [&a](const std::string& id) {
       a.reporter->LinkId(a.epoch, id);

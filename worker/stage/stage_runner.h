@@ -65,7 +65,7 @@ using ModelLoader =
 // finds the weights there. Thread-safe.
 class StageRunner : public FrameSink {
  public:
-  // All pointers but `payloads` must outlive the runner.
+  // All pointers but those of `transports` must outlive the runner.
   struct Options {
     StageLoader loader;
     ModelLoader model_loader;  // for assigned models
@@ -78,9 +78,8 @@ class StageRunner : public FrameSink {
     // while a stage runs, if there are as many as cores.
     StageResources resources;
     LinkFactory* links = nullptr;
-    // Carries the activations of NCCL links; null: there are none here. Must be
-    // destroyed before the runner.
-    PayloadTransport* payloads = nullptr;
+    // Must be stopped or destroyed before the runner.
+    LinkTransports transports;
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
     // Called with the error of a failed stage, after it was reported, if the

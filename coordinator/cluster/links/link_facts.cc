@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cluster/links/link_plan.h"
 
 namespace sluice {
 namespace {
@@ -38,6 +39,11 @@ v1::MeasureLinks LinksToMeasure(const std::vector<const v1::Register*>& workers,
     auto* to = out.add_peers();
     to->set_name(peer.name());
     to->set_link_address(peer.link_address());
+    const LinkPlan link =
+        PlanLinks({LinkAbility::Of(*workers[place]), LinkAbility::Of(peer)});
+    if (link.misfit < 0 && link.links[0] == v1::LINK_TRANSPORT_TCP) {
+      to->set_link(v1::LINK_TRANSPORT_TCP);
+    }
   }
   return out;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,14 +13,24 @@ namespace sluice {
 // A worker's registered link settings.
 struct LinkAbility {
   std::string worker;  // its name, for messages
-  bool grpc = true;    // false: the user insists on NCCL
+  bool grpc = true;    // false: the user insists on what there is else
   bool nccl = false;
+  bool tcp = false;
   std::string gpu;  // its GPU, if it has NCCL
-  // Whether NCCL failed to connect this worker.
-  bool nccl_failed = false;
+  // What failed to connect this worker.
+  std::set<v1::LinkTransport> failed;
 
   static LinkAbility Of(const v1::Register& info);
 };
+
+// "grpc", "nccl" or "tcp".
+std::string LinkName(v1::LinkTransport transport);
+
+// Notes in `failed` that a link of this worker can't be made: by its best
+// transport that had not failed yet. Returns false if it has none but gRPC, so
+// that something else is not implemented.
+bool NoteFailedLink(const v1::Register& info,
+                    std::set<v1::LinkTransport>* failed);
 
 struct LinkPlan {
   std::vector<v1::LinkTransport> links;  // from each worker to the next
@@ -30,8 +41,9 @@ struct LinkPlan {
 };
 
 // Plans the links of a pipeline of these workers, in order: NCCL where both
-// ends have it, it has not failed at either, and they are not on the same GPU,
-// which NCCL does not support; else gRPC, if neither end insists on NCCL.
+// ends have it and are not on the same GPU, which NCCL does not support; else
+// TCP where both have it; else gRPC, if neither end insists on another. What
+// has failed at either end is used only if there is nothing else.
 LinkPlan PlanLinks(const std::vector<LinkAbility>& workers);
 
 }  // namespace sluice

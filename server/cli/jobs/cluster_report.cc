@@ -100,6 +100,13 @@ std::string Below(const std::string& text) {
                       "\n");
 }
 
+// How a worker hands activations on; "" if it does not.
+std::string HandsOn(const std::string& link) {
+  if (link.empty()) return "";
+  return absl::StrCat(", hands on by ",
+                      link == "grpc" ? "gRPC" : absl::AsciiStrToUpper(link));
+}
+
 std::string WorkerText(const v1::WorkerInfo& w) {
   const double total =
       w.busy_seconds() + w.waiting_seconds() + w.idle_seconds();
@@ -116,8 +123,7 @@ std::string WorkerText(const v1::WorkerInfo& w) {
           : absl::StrFormat("layers %d-%d", w.layer_begin(), w.layer_end() - 1),
       total > 0 ? 100 * w.busy_seconds() / total : 0.0,
       static_cast<double>(w.host_memory_bytes()) / (uint64_t{1} << 30));
-  text += Below(absl::StrCat(
-      w.device(), w.next_link() == "nccl" ? ", hands on by NCCL" : ""));
+  text += Below(absl::StrCat(w.device(), HandsOn(w.next_link())));
   if (!w.detail().empty()) text += Below(w.detail());
   for (const v1::ResourceUse& use : w.resources()) {
     absl::StrAppendFormat(&text,

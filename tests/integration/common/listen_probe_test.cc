@@ -43,5 +43,24 @@ TEST(ListenProbeTest, NotThisMachinesAddress) {
   }
 }
 
+// All that a name or a wildcard stands for has one port, which is then taken.
+TEST(ListenProbeTest, AllAddresses) {
+  for (const std::string host : {"127.0.0.1", "localhost", "0.0.0.0"}) {
+    const auto sockets = ListenOnAll(host + ":0");
+    ASSERT_TRUE(sockets.ok()) << sockets.status();
+    const int port = PortOf(sockets->front().get());
+    EXPECT_GT(port, 0);
+    for (const FileDescriptor& socket : *sockets) {
+      EXPECT_EQ(PortOf(socket.get()), port);
+    }
+    const auto second =
+        ListenOnAll("127.0.0.1:" + std::to_string(port), "; choose another");
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << host;
+    EXPECT_THAT(second.status().ToString(), HasSubstr("choose another"));
+  }
+  EXPECT_EQ(ListenOnAll("192.0.2.1:0").status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
+#include "worker/link/tcp/tcp_links.h"
 #include "worker/probe/worker_profile.h"
 
 namespace sluice {
@@ -28,11 +29,16 @@ constexpr double kShort = 0.005;
 
 // A worker's receiving end.
 struct Receiver {
-  Receiver() : service(LinkService::Create(&sink, nullptr, &bytes)) {
-    auto started = LinkServer::Start("127.0.0.1", 0, service->service());
+  Receiver() : service(LinkService::Create(&sink, {.tcp = &tcp}, &bytes)) {
+    auto started =
+        LinkServer::Start("127.0.0.1", 0, service->service(), nullptr, &tcp);
     EXPECT_TRUE(started.ok()) << started.status();
     server = *std::move(started);
     address = JoinHostPort("127.0.0.1", server->port());
+  }
+  ~Receiver() {
+    server->Shutdown();
+    tcp.Stop();
   }
 
   class Bytes : public Counter {
@@ -41,6 +47,7 @@ struct Receiver {
     std::atomic<bool> got{false};
   };
   TestSink sink;
+  TcpLinks tcp;
   Bytes bytes;
   std::unique_ptr<LinkService> service;
   std::unique_ptr<LinkServer> server;
@@ -85,7 +92,9 @@ TEST(LinkSurveyTest, MeasuresOneAfterTheOther) {
   GrpcLinkFactory links({.channels = TcpChannels()});
   Results results;
   LinkSurvey survey(&links, kShort);
-  survey.Start({{"a", a.address}, {"gone", "127.0.0.1:1"}, {"b", b.address}},
+  survey.Start({{"a", a.address},
+                {"gone", "127.0.0.1:1"},
+                {"b", b.address, /*tcp=*/true}},
                results.Done());
   const auto measured = results.Await();
   ASSERT_EQ(measured.size(), 3u);
@@ -104,6 +113,9 @@ TEST(LinkSurveyTest, MeasuresOneAfterTheOther) {
   EXPECT_EQ(a.sink.count(), 0u);
   EXPECT_FALSE(a.sink.broken());
   EXPECT_FALSE(a.bytes.got);
+  EXPECT_EQ(b.sink.count(), 0u);
+  EXPECT_FALSE(b.sink.broken());
+  EXPECT_FALSE(b.bytes.got);
 }
 
 // A stage's link and a survey's probes work beside each other.

@@ -23,6 +23,7 @@
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
+#include "worker/link/tcp/tcp_links.h"
 
 namespace sluice {
 namespace {
@@ -34,13 +35,19 @@ constexpr LinkTerms kTerms = {
     .max_rows = 4096, .cols = 16, .max_micro_batches = 2, .credits = 3};
 constexpr absl::Duration kLong = absl::Seconds(60);  // never reached
 
-enum class Transport { kTcp, kInProcess };
+enum class Transport {
+  kTcp,         // gRPC over TCP
+  kInProcess,   // gRPC within the process
+  kFramesByTcp  // beside gRPC
+};
 
 class LinkTest : public ::testing::TestWithParam<Transport> {
  protected:
-  LinkTest() : service_(LinkService::Create(&sink_, nullptr, nullptr)) {
-    if (GetParam() == Transport::kTcp) {
-      auto server = LinkServer::Start("127.0.0.1", 0, service_->service());
+  LinkTest()
+      : service_(LinkService::Create(&sink_, {.tcp = &tcp_links_}, nullptr)) {
+    if (GetParam() != Transport::kInProcess) {
+      auto server = LinkServer::Start("127.0.0.1", 0, service_->service(),
+                                      nullptr, &tcp_links_);
       EXPECT_TRUE(server.ok()) << server.status();
       tcp_server_ = *std::move(server);
       address_ = JoinHostPort("127.0.0.1", tcp_server_->port());
@@ -56,7 +63,10 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
         .channels = channels_, .connect_timeout = kLong});
   }
 
-  ~LinkTest() override { StopServer(); }
+  ~LinkTest() override {
+    StopServer();
+    tcp_links_.Stop();
+  }
 
   void StopServer() {
     if (tcp_server_ != nullptr) tcp_server_->Shutdown();
@@ -66,8 +76,17 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
     }
   }
 
+  static LinkOptions Options() {
+    return {.tcp = GetParam() == Transport::kFramesByTcp};
+  }
+
+  void Accept(PlanEpoch epoch, LinkTerms terms = kTerms) {
+    if (Options().tcp) terms.transport = LinkTransport::kTcp;
+    service_->Accept(epoch, terms);
+  }
+
   std::unique_ptr<LinkSender> Connect(PlanEpoch epoch = kEpoch) {
-    auto link = factory_->Connect(address_, epoch, LinkOptions());
+    auto link = factory_->Connect(address_, epoch, Options());
     EXPECT_TRUE(link.ok()) << link.status();
     return *std::move(link);
   }
@@ -83,6 +102,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
   }
 
   TestSink sink_;
+  TcpLinks tcp_links_;
   std::unique_ptr<LinkService> service_;
   std::unique_ptr<LinkServer> tcp_server_;
   std::unique_ptr<grpc::Server> server_;
@@ -93,7 +113,7 @@ class LinkTest : public ::testing::TestWithParam<Transport> {
 };
 
 TEST_P(LinkTest, FramesArriveInOrderAndUnharmed) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   constexpr int kFrames = 200;
   Thread sender("sender", [&] {
@@ -111,10 +131,10 @@ TEST_P(LinkTest, FramesArriveInOrderAndUnharmed) {
 }
 
 TEST_P(LinkTest, FramesLargerThanGrpcsDefaultLimit) {
-  service_->Accept(kEpoch, {.max_rows = 100'000,
-                            .cols = kTerms.cols,
-                            .max_micro_batches = 1,
-                            .credits = 1});
+  Accept(kEpoch, {.max_rows = 100'000,
+                  .cols = kTerms.cols,
+                  .max_micro_batches = 1,
+                  .credits = 1});
   auto link = Connect();
   ASSERT_TRUE(link->Send(Frame(1, 100'000)).ok());  // 6.4 MB
   ExpectFrame(sink_.Take().frame, 1, 100'000);
@@ -123,7 +143,7 @@ TEST_P(LinkTest, FramesLargerThanGrpcsDefaultLimit) {
 // 8,192 rows of 8,192 numbers, 256 MiB, twice under way together.
 TEST_P(LinkTest, WideFrames) {
   constexpr int kRows = 8192, kCols = 8192;
-  service_->Accept(
+  Accept(
       kEpoch,
       {.max_rows = kRows, .cols = kCols, .max_micro_batches = 1, .credits = 2});
   auto link = Connect();
@@ -157,10 +177,10 @@ TEST_P(LinkTest, WideFrames) {
 // than its activations.
 TEST_P(LinkTest, PlansOfTenThousandSequences) {
   constexpr int kSequences = 10'000;
-  service_->Accept(kEpoch, {.max_rows = kSequences,
-                            .cols = kTerms.cols,
-                            .max_micro_batches = 1,
-                            .credits = 1});
+  Accept(kEpoch, {.max_rows = kSequences,
+                  .cols = kTerms.cols,
+                  .max_micro_batches = 1,
+                  .credits = 1});
   auto link = Connect();
   ActivationFrame frame = Frame(1, kSequences);
   auto plan = std::make_shared<StepPlan>(*frame.plan);
@@ -193,10 +213,10 @@ TEST_P(LinkTest, PlansOfTenThousandSequences) {
 
 // Frames beyond the limit are an error at the sender, with the remedy.
 TEST_P(LinkTest, FramesBeyondTheLimitAreRefusedBySender) {
-  service_->Accept(kEpoch, {.max_rows = 1 << 20,
-                            .cols = 1 << 10,
-                            .max_micro_batches = 1,
-                            .credits = 1});
+  Accept(kEpoch, {.max_rows = 1 << 20,
+                  .cols = 1 << 10,
+                  .max_micro_batches = 1,
+                  .credits = 1});
   auto link = Connect();
   ActivationFrame frame = Frame(1, 1);
   const int64_t cols = 1 << 10;
@@ -212,7 +232,7 @@ TEST_P(LinkTest, FramesLieWhereTheStageWantsThem) {
   auto buffers = std::make_shared<ActivationPool>();
   const float* const place = buffers->Acquire(2, kTerms.cols)->data();
   service_->ReceiveInto(buffers);
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   ASSERT_TRUE(link->Send(Frame(1)).ok());
   EXPECT_EQ(sink_.Take().frame.hidden->data(), place);
@@ -222,7 +242,7 @@ TEST_P(LinkTest, FramesLieWhereTheStageWantsThem) {
 }
 
 TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   ASSERT_TRUE(link->Send(Frame(1, 0)).ok());
   TestSink::Got got = sink_.Take();
@@ -241,7 +261,7 @@ TEST_P(LinkTest, ZeroRowsAndPlansAlone) {
 // A receiver that does not consume stops the sender after as many frames as
 // it granted; each that it consumes lets one more through.
 TEST_P(LinkTest, CreditsStopTheSender) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   Mutex mu;
   int sent = 0;
@@ -271,28 +291,28 @@ TEST_P(LinkTest, CreditsStopTheSender) {
 TEST_P(LinkTest, EarlyStreamWaitsForItsEpoch) {
   auto link = Connect();  // taken at once
   Thread sender("sender", [&] { EXPECT_TRUE(link->Send(Frame(0)).ok()); });
-  service_->Accept(PlanEpoch(4), kTerms);  // not this one
+  Accept(PlanEpoch(4));  // not this one
   EXPECT_EQ(sink_.count(), 0u);
   service_->Advance(kEpoch);
   EXPECT_EQ(sink_.count(), 0u);
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   ExpectFrame(sink_.Take().frame, 0);
   sender.Join();
 }
 
 TEST_P(LinkTest, StaleEpochIsRefused) {
-  service_->Accept(PlanEpoch(6), kTerms);
-  const auto link = factory_->Connect(address_, kEpoch, LinkOptions());
+  Accept(PlanEpoch(6));
+  const auto link = factory_->Connect(address_, kEpoch, Options());
   ASSERT_FALSE(link.ok());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().ToString(), HasSubstr("stale epoch"));
   // Another coordinator counts its own epochs.
   service_->Forget(absl::UnavailableError("detached"));
-  EXPECT_TRUE(factory_->Connect(address_, kEpoch, LinkOptions()).ok());
+  EXPECT_TRUE(factory_->Connect(address_, kEpoch, Options()).ok());
 }
 
 TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   absl::Status status;
   Thread sender("sender", [&] {
@@ -310,7 +330,7 @@ TEST_P(LinkTest, NewEpochWakesTheSenderOfTheOldOne) {
 }
 
 TEST_P(LinkTest, CloseWakesTheSenderAndIsNoBreak) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   absl::Status status;
   Thread sender("sender", [&] {
@@ -326,7 +346,7 @@ TEST_P(LinkTest, CloseWakesTheSenderAndIsNoBreak) {
 }
 
 TEST_P(LinkTest, DeadReceiverWakesTheSender) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   absl::Status status;
   Thread sender("sender", [&] {
@@ -343,7 +363,7 @@ TEST_P(LinkTest, SenderIsToldOfABreak) {
   Mutex mu;
   CondVar changed;
   std::vector<absl::Status> told;
-  LinkOptions options;
+  LinkOptions options = Options();
   options.on_broken = [&](const absl::Status& status) {
     MutexLock lock(&mu);
     told.push_back(status);
@@ -375,6 +395,9 @@ TEST_P(LinkTest, SenderIsToldOfABreak) {
   EXPECT_THAT(told[0].ToString(), HasSubstr("no page left"));
 }
 
+// Streams that carry their frames.
+using StreamTest = LinkTest;
+
 // A sender that need not follow the protocol.
 class RawSender {
  public:
@@ -404,7 +427,7 @@ class RawSender {
   std::unique_ptr<grpc::ClientReaderWriter<v1::Frame, v1::Credit>> stream_;
 };
 
-TEST_P(LinkTest, DeadSenderIsToldToTheSink) {
+TEST_P(StreamTest, DeadSenderIsToldToTheSink) {
   service_->Accept(kEpoch, kTerms);
   RawSender raw(channels_(address_), "5");
   raw.AwaitCredit();
@@ -419,7 +442,7 @@ TEST_P(LinkTest, DeadSenderIsToldToTheSink) {
 }
 
 // A sender that got no answer in time tries again.
-TEST_P(LinkTest, StreamThatIsGivenUpUnusedIsNoBreak) {
+TEST_P(StreamTest, StreamThatIsGivenUpUnusedIsNoBreak) {
   service_->Accept(kEpoch, kTerms);
   {
     RawSender raw(channels_(address_), "5");
@@ -435,7 +458,7 @@ TEST_P(LinkTest, StreamThatIsGivenUpUnusedIsNoBreak) {
   EXPECT_FALSE(sink_.broken());
 }
 
-TEST_P(LinkTest, ImpossibleSizesEndTheStream) {
+TEST_P(StreamTest, ImpossibleSizesEndTheStream) {
   service_->Accept(kEpoch, kTerms);
   RawSender raw(channels_(address_), "5");
   raw.AwaitCredit();
@@ -452,7 +475,7 @@ TEST_P(LinkTest, ImpossibleSizesEndTheStream) {
   EXPECT_EQ(sink_.AwaitBroken(kEpoch), status);
 }
 
-TEST_P(LinkTest, FrameOfAnotherEpochEndsTheStream) {
+TEST_P(StreamTest, FrameOfAnotherEpochEndsTheStream) {
   service_->Accept(kEpoch, kTerms);
   RawSender raw(channels_(address_), "5");
   raw.AwaitCredit();
@@ -464,7 +487,7 @@ TEST_P(LinkTest, FrameOfAnotherEpochEndsTheStream) {
   EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_P(LinkTest, FramesWithoutCreditEndTheStream) {
+TEST_P(StreamTest, FramesWithoutCreditEndTheStream) {
   RawSender raw(channels_(address_), "5");  // not accepted: no credits
   v1::Frame frame;
   frame.set_epoch(5);
@@ -476,14 +499,14 @@ TEST_P(LinkTest, FramesWithoutCreditEndTheStream) {
 
 TEST_P(LinkTest, SinkThatRefusesEndsTheStream) {
   sink_.Refuse(absl::FailedPreconditionError("stale"));
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   absl::Status status;
   for (int i = 0; status.ok(); ++i) status = link->Send(Frame(i));
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
 }
 
-TEST_P(LinkTest, StreamsWithoutAnEpochAreRefused) {
+TEST_P(StreamTest, StreamsWithoutAnEpochAreRefused) {
   for (const std::string epoch : {"", "five", "-1"}) {
     RawSender raw(channels_(address_), epoch);
     EXPECT_EQ(raw.Finish().code(), absl::StatusCode::kInvalidArgument) << epoch;
@@ -494,12 +517,12 @@ TEST_P(LinkTest, SecondSenderOfAnEpoch) {
   auto unused = Connect();
   // The link replaces one that was not used.
   auto link = Connect();
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   ASSERT_TRUE(link->Send(Frame(0)).ok());
   sink_.AwaitCount(1);
   EXPECT_FALSE(unused->Send(Frame(0)).ok());
   // A link that was used is not replaced.
-  const auto second = factory_->Connect(address_, kEpoch, LinkOptions());
+  const auto second = factory_->Connect(address_, kEpoch, Options());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
   EXPECT_FALSE(sink_.broken());
 }
@@ -507,12 +530,12 @@ TEST_P(LinkTest, SecondSenderOfAnEpoch) {
 TEST_P(LinkTest, WaitingStreamsAreBounded) {
   std::vector<std::unique_ptr<LinkSender>> links;
   for (int i = 0; i < 16; ++i) links.push_back(Connect(PlanEpoch(100 + i)));
-  const auto link = factory_->Connect(address_, PlanEpoch(999), {});
+  const auto link = factory_->Connect(address_, PlanEpoch(999), Options());
   EXPECT_EQ(link.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_P(LinkTest, EndOfAnEpochTellsTheSenderWhy) {
-  service_->Accept(kEpoch, kTerms);
+  Accept(kEpoch);
   auto link = Connect();
   service_->End(kEpoch, absl::ResourceExhaustedError("no page left"));
   absl::Status status;
@@ -521,13 +544,20 @@ TEST_P(LinkTest, EndOfAnEpochTellsTheSenderWhy) {
   EXPECT_THAT(status.ToString(), HasSubstr("no page left"));
 }
 
+std::string TransportName(const ::testing::TestParamInfo<Transport>& info) {
+  if (info.param == Transport::kFramesByTcp) return "FramesByTcp";
+  return info.param == Transport::kTcp ? "Tcp" : "InProcess";
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, LinkTest,
                          ::testing::Values(Transport::kTcp,
+                                           Transport::kInProcess,
+                                           Transport::kFramesByTcp),
+                         TransportName);
+INSTANTIATE_TEST_SUITE_P(Transports, StreamTest,
+                         ::testing::Values(Transport::kTcp,
                                            Transport::kInProcess),
-                         [](const auto& info) {
-                           return info.param == Transport::kTcp ? "Tcp"
-                                                                : "InProcess";
-                         });
+                         TransportName);
 
 TEST(GrpcLinkFactoryTest, NobodyThere) {
   GrpcLinkFactory tcp({.channels = TcpChannels()});
@@ -542,10 +572,10 @@ TEST(GrpcLinkFactoryTest, NobodyThere) {
 
 TEST(LinkServerTest, PortThatIsTaken) {
   TestSink sink;
-  auto service = LinkService::Create(&sink, nullptr, nullptr);
+  auto service = LinkService::Create(&sink, {}, nullptr);
   auto first = LinkServer::Start("127.0.0.1", 0, service->service());
   ASSERT_TRUE(first.ok());
-  auto other = LinkService::Create(&sink, nullptr, nullptr);
+  auto other = LinkService::Create(&sink, {}, nullptr);
   const auto second =
       LinkServer::Start("127.0.0.1", (*first)->port(), other->service());
   EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable);

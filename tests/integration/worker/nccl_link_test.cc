@@ -40,7 +40,7 @@ class NcclLinkTest : public ::testing::Test {
  protected:
   explicit NcclLinkTest(bool receiver_has_nccl = true)
       : service_(LinkService::Create(
-            &sink_, receiver_has_nccl ? receiving_.get() : nullptr,
+            &sink_, {.nccl = receiver_has_nccl ? receiving_.get() : nullptr},
             metrics_.GetCounter("received", "", {}))),
         server_(*LinkServer::Start("127.0.0.1", 0, service_->service())),
         factory_({.channels = TcpChannels(),
@@ -232,13 +232,13 @@ TEST_F(NcclLinkTest, PayloadsByWhoKnowsWhat) {
       TcpChannels()(JoinHostPort("127.0.0.1", server_->port())));
   grpc::ClientContext context;
   context.AddMetadata(kEpochMetadata, "5");
-  context.AddMetadata(kPayloadsMetadata, "pigeons");
+  context.AddMetadata(kTransportMetadata, "pigeons");
   const auto stream = stub->Send(&context);
   v1::Credit credit;
   EXPECT_FALSE(stream->Read(&credit));
   const absl::Status status = FromGrpcStatus(stream->Finish());
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.ToString(), HasSubstr("is pigeons, not nccl"));
+  EXPECT_THAT(status.ToString(), HasSubstr("is pigeons, not nccl or tcp"));
 }
 
 TEST_F(NcclLinkTest, IdForAGrpcLink) {
@@ -379,7 +379,7 @@ TEST_F(NoNcclLinkTest, ReceiverWithoutNcclRefuses) {
       kEpoch, [](const std::string&) { ADD_FAILURE() << "no id is needed"; });
   EXPECT_EQ(link.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(link.status().ToString(),
-              HasSubstr("by NCCL, which this worker has not"));
+              HasSubstr("by nccl, which this worker has not"));
 }
 
 }  // namespace

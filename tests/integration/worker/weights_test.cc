@@ -113,8 +113,7 @@ class WeightsTest : public ::testing::Test {
   PiecedFile id_;
   TestMetrics metrics_;
   Sink sink_;
-  std::unique_ptr<LinkService> link_ =
-      LinkService::Create(&sink_, nullptr, nullptr);
+  std::unique_ptr<LinkService> link_ = LinkService::Create(&sink_, {}, nullptr);
   std::unique_ptr<WeightsServer> weights_ =
       WeightsServer::Create(&shelf_, WeightBytesServed(&metrics_, "w"));
   std::unique_ptr<LinkServer> server_;

@@ -1,5 +1,6 @@
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/device_loss.h"
@@ -10,6 +11,7 @@
 namespace sluice {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(WorkerChainTest, RegistersItselfAndSendsHeartbeats) {
@@ -619,6 +621,74 @@ TEST_F(WorkerChainTest, ShutdownInTheMiddleOfEverything) {
 TEST_F(WorkerChainTest, WithoutACoordinatorItKeepsTrying) {
   TestWorker worker("lonely", "127.0.0.1:9");
   EXPECT_FALSE(worker.worker().ready());
+}
+
+// The same with frames beside gRPC.
+class TcpChainTest : public WorkerChainTest {
+ protected:
+  TcpChainTest() { link_ = v1::LINK_TRANSPORT_TCP; }
+};
+
+TEST_F(TcpChainTest, RegistersWhatItsLinksMayGoBy) {
+  StartWorkers(1);
+  EXPECT_THAT(coordinator_.AwaitAttached("w0").link_transports(),
+              ElementsAre(v1::LINK_TRANSPORT_GRPC, v1::LINK_TRANSPORT_TCP));
+  for (const auto& [choice, transport] :
+       {std::pair(LinkChoice::kGrpc, v1::LINK_TRANSPORT_GRPC),
+        std::pair(LinkChoice::kTcp, v1::LINK_TRANSPORT_TCP)}) {
+    const std::string name = absl::StrCat("w", workers_.size());
+    const LinkChoice chosen = choice;
+    workers_.push_back(std::make_unique<TestWorker>(
+        name, coordinator_.address(), nullptr,
+        [chosen](Worker::Options* o) { o->links.choice = chosen; }));
+    EXPECT_THAT(coordinator_.AwaitAttached(name).link_transports(),
+                ElementsAre(transport));
+  }
+}
+
+TEST_F(TcpChainTest, ThreeStagesKeepOrderWithBlocksInFlight) {
+  StartWorkers(3);
+  AssignAll(1);
+  ExpectStepsInOrder(/*steps=*/20, /*blocks=*/3);
+  EXPECT_EQ(LinkBytes(0, "sent"), LinkBytes(1, "received"));
+  EXPECT_EQ(LinkBytes(1, "sent"), LinkBytes(2, "received"));
+}
+
+TEST_F(TcpChainTest, NewEpochsReplaceOldOnes) {
+  StartWorkers(3);
+  for (int64_t epoch = 1; epoch <= 6; ++epoch) {
+    AssignAll(epoch, /*first_stage_first=*/epoch % 2 == 0);
+    // Other steps of the old epoch in flight are forgotten.
+    for (int step = 0; step < 5; ++step) {
+      coordinator_.Send("w0", Step(epoch, 0, step));
+    }
+    ExpectResult(coordinator_.AwaitResult("w2"), epoch, 0, 0);
+  }
+}
+
+TEST_F(TcpChainTest, NextStageThatDiesMidStream) {
+  StartWorkers(3);
+  AssignAll(1);
+  ExpectStepWorks(1);
+  workers_[1]->KillServer();
+  for (int step = 1; step < 20; ++step) {
+    coordinator_.Send("w0", Step(1, 0, step));
+  }
+  EXPECT_EQ(coordinator_.AwaitFailed("w0", 1).code(),
+            static_cast<int>(absl::StatusCode::kUnavailable));
+}
+
+// A plan by TCP for a worker that has none, as of another coordinator.
+TEST_F(TcpChainTest, WorkerThatHasNoTcp) {
+  for (int i = 0; i < 2; ++i) {
+    workers_.push_back(std::make_unique<TestWorker>(
+        absl::StrCat("w", i), coordinator_.address(), nullptr,
+        [](Worker::Options* o) { o->links.choice = LinkChoice::kGrpc; }));
+    coordinator_.AwaitAttached(workers_[i]->name());
+  }
+  coordinator_.Send("w0", Assignment(1, 0));
+  EXPECT_THAT(coordinator_.AwaitFailed("w0", 1).message(),
+              HasSubstr("travel by tcp, which this worker has not"));
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ class TestWorker {
     options.machine.threads = 3;
     options.channels = TcpChannels();
     options.metrics = &metrics_;
+    options.links.has_port = true;
     options.reconnect_delay = absl::Milliseconds(5);
     if (change) change(&options);
     Worker::Model model;
@@ -43,7 +44,8 @@ class TestWorker {
     model.loader = model_.Loader();
     worker_ = std::make_unique<Worker>(std::move(options), std::move(model),
                                        std::move(payloads));
-    server_ = *LinkServer::Start("127.0.0.1", 0, worker_->link_service());
+    server_ = *LinkServer::Start("127.0.0.1", 0, worker_->link_service(),
+                                 nullptr, worker_->tcp_links());
     address_ = JoinHostPort("127.0.0.1", server_->port());
     worker_->Announce(address_);
   }
@@ -92,7 +94,9 @@ class WorkerChainTest : public ::testing::Test {
     assign->mutable_layers()->set_end(FakeModel::kLayers * (stage + 1) / n);
     if (stage + 1 < n) {
       assign->set_next_link_address(workers_[stage + 1]->address());
+      assign->set_next_link(link_);
     }
+    if (stage > 0) assign->set_previous_link(link_);
     Policy policy;
     policy.gbs = 4;
     policy.num_microbatches = 2;
@@ -184,6 +188,7 @@ class WorkerChainTest : public ::testing::Test {
         "sluice_link_bytes_total{direction=", direction, ",worker=w", i, "}"));
   }
 
+  v1::LinkTransport link_ = v1::LINK_TRANSPORT_GRPC;  // of assignments
   TestCoordinator coordinator_;
   std::vector<std::unique_ptr<TestWorker>> workers_;
 };

@@ -55,6 +55,11 @@ TEST(ClusterReportTest, FitsAnyTerminal) {
   EXPECT_THAT(text,
               HasSubstr("worker-1             ready         layers 0-15"));
   EXPECT_THAT(text, HasSubstr("hands on by NCCL"));
+  v1::ClusterState other = State();
+  other.mutable_workers(0)->set_next_link("tcp");
+  EXPECT_THAT(ClusterToText(other), HasSubstr("hands on by TCP"));
+  other.mutable_workers(0)->set_next_link("grpc");
+  EXPECT_THAT(ClusterToText(other), HasSubstr("hands on by gRPC"));
   EXPECT_THAT(text, HasSubstr("w3                   lost          12 s ago"));
   EXPECT_THAT(text, HasSubstr("nothing was heard of it"));
 }

@@ -61,8 +61,20 @@ TEST(LinkChoiceTest, Names) {
   EXPECT_EQ(*ParseLinkChoice("auto"), LinkChoice::kAuto);
   EXPECT_EQ(*ParseLinkChoice("grpc"), LinkChoice::kGrpc);
   EXPECT_EQ(*ParseLinkChoice("nccl"), LinkChoice::kNccl);
+  EXPECT_EQ(*ParseLinkChoice("tcp"), LinkChoice::kTcp);
   EXPECT_EQ(ParseLinkChoice("mpi").status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(LinkChoiceTest, WhoHasTcp) {
+  const auto has = [](LinkChoice choice, bool port) {
+    return OpenTcpLinks({.choice = choice, .has_port = port}) != nullptr;
+  };
+  EXPECT_TRUE(has(LinkChoice::kAuto, true));
+  EXPECT_TRUE(has(LinkChoice::kTcp, true));
+  EXPECT_FALSE(has(LinkChoice::kGrpc, true));
+  EXPECT_FALSE(has(LinkChoice::kNccl, true));
+  EXPECT_FALSE(has(LinkChoice::kAuto, false));
 }
 
 TEST(LinkChoiceTest, WhoHasNccl) {

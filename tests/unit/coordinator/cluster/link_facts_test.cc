@@ -48,6 +48,23 @@ TEST(LinkFactsTest, EachMeasuresTheNextOnesFirst) {
   EXPECT_EQ(Asks(20, 0, &many).size(), kMaxLinkPeers);
 }
 
+// Links are measured by what they will go by.
+TEST(LinkFactsTest, ByTcpWhereBothHaveIt) {
+  v1::Register a, b, c;
+  a.set_name("a");
+  b.set_name("b");
+  c.set_name("c");
+  for (v1::Register* info : {&a, &b}) {
+    info->add_link_transports(v1::LINK_TRANSPORT_GRPC);
+    info->add_link_transports(v1::LINK_TRANSPORT_TCP);
+  }
+  Names asked;
+  const v1::MeasureLinks ask = LinksToMeasure({&a, &b, &c}, 0, &asked);
+  ASSERT_EQ(ask.peers_size(), 2);
+  EXPECT_EQ(ask.peers(0).link(), v1::LINK_TRANSPORT_TCP);
+  EXPECT_EQ(ask.peers(1).link(), v1::LINK_TRANSPORT_GRPC);
+}
+
 v1::LinksMeasured Measured(
     const std::vector<std::pair<std::string, double>>& rates) {
   v1::LinksMeasured out;

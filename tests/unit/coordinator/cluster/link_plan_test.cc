@@ -12,6 +12,7 @@ using testing::HasSubstr;
 
 constexpr auto kGrpc = v1::LINK_TRANSPORT_GRPC;
 constexpr auto kNccl = v1::LINK_TRANSPORT_NCCL;
+constexpr auto kTcp = v1::LINK_TRANSPORT_TCP;
 
 LinkAbility Only(const std::string& name) { return {.worker = name}; }
 LinkAbility Either(const std::string& name) {
@@ -20,6 +21,11 @@ LinkAbility Either(const std::string& name) {
 LinkAbility Insists(const std::string& name) {
   LinkAbility ability = Either(name);
   ability.grpc = false;
+  return ability;
+}
+
+LinkAbility WithTcp(LinkAbility ability) {
+  ability.tcp = true;
   return ability;
 }
 
@@ -37,6 +43,23 @@ TEST(LinkAbilityTest, IsWhatTheWorkerRegistered) {
   EXPECT_EQ(ability.gpu, "GPU-1");
   info.add_link_transports(kGrpc);
   EXPECT_TRUE(LinkAbility::Of(info).grpc);
+  EXPECT_FALSE(LinkAbility::Of(info).tcp);
+  info.add_link_transports(kTcp);
+  EXPECT_TRUE(LinkAbility::Of(info).tcp);
+}
+
+TEST(LinkAbilityTest, FailedLinksAreNotedFromTheBestOn) {
+  v1::Register info;
+  std::set<v1::LinkTransport> failed;
+  EXPECT_FALSE(NoteFailedLink(info, &failed));
+  for (const auto transport : {kGrpc, kTcp, kNccl}) {
+    info.add_link_transports(transport);
+  }
+  EXPECT_TRUE(NoteFailedLink(info, &failed));
+  EXPECT_THAT(failed, ElementsAre(kNccl));
+  EXPECT_TRUE(NoteFailedLink(info, &failed));
+  EXPECT_THAT(failed, ElementsAre(kNccl, kTcp));
+  EXPECT_FALSE(NoteFailedLink(info, &failed));
 }
 
 TEST(PlanLinksTest, NcclWhereBothEndsHaveIt) {
@@ -58,11 +81,35 @@ TEST(PlanLinksTest, NotOnOneGpu) {
 
 TEST(PlanLinksTest, NotWhereItFailed) {
   LinkAbility failed = Either("b");
-  failed.nccl_failed = true;
+  failed.failed = {kNccl};
   EXPECT_THAT(PlanLinks({Either("a"), failed, Either("c")}).links,
               ElementsAre(kGrpc, kGrpc));
   // A worker that insists on NCCL gets it even after a failure.
   EXPECT_THAT(PlanLinks({Insists("a"), failed}).links, ElementsAre(kNccl));
+}
+
+TEST(PlanLinksTest, TcpWhereBothEndsHaveNothingBetter) {
+  EXPECT_THAT(PlanLinks({WithTcp(Only("a")), WithTcp(Only("b")), Only("c"),
+                         WithTcp(Either("d")), WithTcp(Either("e")),
+                         Either("f"), WithTcp(Only("g"))})
+                  .links,
+              ElementsAre(kTcp, kGrpc, kGrpc, kNccl, kNccl, kGrpc));
+  LinkAbility failed = WithTcp(Either("b"));
+  failed.failed = {kNccl};
+  EXPECT_THAT(PlanLinks({WithTcp(Either("a")), failed}).links,
+              ElementsAre(kTcp));
+  failed.failed = {kNccl, kTcp};
+  EXPECT_THAT(PlanLinks({WithTcp(Either("a")), failed}).links,
+              ElementsAre(kGrpc));
+  // There is nothing else for a worker that insists.
+  LinkAbility insists = WithTcp(Only("a"));
+  insists.grpc = false;
+  EXPECT_THAT(PlanLinks({insists, failed}).links, ElementsAre(kTcp));
+  const LinkPlan plan = PlanLinks({Only("b"), insists});
+  EXPECT_EQ(plan.misfit, 1);
+  EXPECT_THAT(plan.why,
+              AllOf(HasSubstr("worker 'a' was started with --link tcp"),
+                    HasSubstr("worker 'b' has no TCP links")));
 }
 
 TEST(PlanLinksTest, WhoInsistsInVainIsNamed) {

@@ -13,6 +13,7 @@ using Phase = Membership::Phase;
 
 constexpr auto kOverGrpc = v1::LINK_TRANSPORT_GRPC;
 constexpr auto kOverNccl = v1::LINK_TRANSPORT_NCCL;
+constexpr auto kOverTcp = v1::LINK_TRANSPORT_TCP;
 
 class MembershipLinkTest : public MembershipTest {
  protected:
@@ -107,6 +108,26 @@ TEST_F(MembershipLinkTest, FallsBackToGrpc) {
   Settle();
   EXPECT_EQ(a->sent.back().assign_stage().epoch(), 3);
   EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverNccl);
+}
+
+// Something between two machines lets only gRPC through.
+TEST_F(MembershipLinkTest, FallsBackFromTcpToGrpc) {
+  auto a = Attach(1, "a", {kOverGrpc, kOverTcp});
+  auto b = Attach(2, "b", {kOverGrpc, kOverTcp});
+  Settle();
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverTcp);
+  EXPECT_EQ(b->sent.back().assign_stage().previous_link(), kOverTcp);
+  EXPECT_EQ(NextLink(1), "tcp");
+  // Ids of TCP do not come this way.
+  TellId(1, "no");
+  EXPECT_FALSE(b->sent.back().has_link_id());
+  Failed(1, absl::StatusCode::kUnimplemented, "no TCP connection");
+  EXPECT_EQ(State(1), "WORKER_STATE_SPARE");  // not to blame
+  clock_.Advance(options_.timeouts.first_back_off);
+  members().Advance();
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(a->sent.back().assign_stage().next_link(), kOverGrpc);
+  EXPECT_EQ(NextLink(1), "grpc");
 }
 
 TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
