@@ -153,6 +153,14 @@ absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
   return absl::OkStatus();
 }
 
+absl::Status CheckExchange(const ExchangeProfile& exchange, bool needed) {
+  if (needed || exchange.bytes_per_second != 0) {
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate("exchange.bytes_per_second", exchange.bytes_per_second));
+  }
+  return CheckSeconds("exchange.latency_seconds", exchange.latency_seconds);
+}
+
 }  // namespace
 
 double RateCurve::At(double x) const {
@@ -251,6 +259,8 @@ absl::Status MachineProfile::Check() const {
       CheckBytes("host_memory_bytes", host_memory_bytes, kMaxMemory));
   SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMaxDisk));
   SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMaxThreads));
+  SLUICE_RETURN_IF_ERROR(CheckCount("ranks", ranks, kMaxRanks));
+  SLUICE_RETURN_IF_ERROR(CheckExchange(exchange, ranks > 1));
   SLUICE_RETURN_IF_ERROR(CheckCompute("host", host, !has_device()));
   if (has_device()) {
     SLUICE_RETURN_IF_ERROR(

@@ -127,8 +127,18 @@ struct LinkProfile {
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
 
+// The exchange of columns between ranks that compute a stage together.
+struct ExchangeProfile {
+  // Of what a rank gets from the others, while all of them exchange.
+  double bytes_per_second = 0;
+  double latency_seconds = 0;  // of each exchange, however few its bytes
+  friend bool operator==(const ExchangeProfile&,
+                         const ExchangeProfile&) = default;
+};
+
 struct MachineProfile {
   static constexpr int kVersion = 1;
+  static constexpr int32_t kMaxRanks = 64;
 
   std::string name;         // of the worker
   std::string machine;      // workers of one machine share its cores and disk
@@ -142,6 +152,18 @@ struct MachineProfile {
   uint64_t disk_bytes = 0;  // 0: no disk tier
   int32_t threads = 1;
 
+  // The ranks that compute each stage together, tensor parallel. If there are
+  // several, rates of computing and to and from the device are those of one
+  // while all work, and so is the device's memory; host memory, disk and
+  // threads are those of all.
+  int32_t ranks = 1;
+  // Between the ranks; or, of one part of a machine, between this and the
+  // others. No rate: none.
+  ExchangeProfile exchange;
+  // Parts of one whole, which has this name, may compute stages together if
+  // they have an exchange; "": it is no part.
+  std::string part_of;
+
   ComputeProfile host;
   // The rates of a device with its own memory; else empty: the host computes.
   ComputeProfile device_compute;
@@ -152,6 +174,9 @@ struct MachineProfile {
   // Seconds that a step costs at the coordinator and between stages in total.
   double step_seconds = 0;
 
+  // The most threads that a rank has.
+  int32_t rank_threads() const { return (threads + ranks - 1) / ranks; }
+  bool has_exchange() const { return exchange.bytes_per_second > 0; }
   bool has_device() const { return device_memory_bytes > 0; }
   // Whether the device is a GPU, by its name; else it is the CPU's, for tests.
   bool has_gpu() const { return has_device() && device.starts_with("cuda"); }

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "scheduler/plan/likeness.h"
 #include "scheduler/plan/stage_case.h"
 
 namespace sluice {
@@ -32,10 +33,6 @@ constexpr size_t kMaxGroups = 300;
 // Up to so many machines, all numbers of pipelines are tried; of more, one for
 // each size of a group.
 constexpr int kMaxForAllCounts = 16;
-// Measured machines never have quite the same figures. Those that differ by
-// less than this factor count as alike when groups are compared; what is chosen
-// is planned for with their own.
-constexpr double kAlike = 1.1;
 // Layouts that differ less are equals: the one with fewer pipelines is better,
 // as each has to be loaded, and holds requests of its own at the end.
 constexpr double kSameTime = 0.02;
@@ -63,33 +60,6 @@ void Scale(double factor, Plan* plan) {
     stage.seconds *= factor;
     for (double& busy : stage.busy) busy *= factor;
   }
-}
-
-// The figures that make machines alike or not.
-std::vector<double> FiguresOf(const MachineProfile& m) {
-  std::vector<double> figures = {static_cast<double>(m.device_memory_bytes),
-                                 static_cast<double>(m.host_memory_bytes),
-                                 static_cast<double>(m.disk_bytes),
-                                 m.host_to_device_bytes_per_second,
-                                 m.disk.read_bytes_per_second};
-  for (const ComputeProfile* compute : {&m.host, &m.device_compute}) {
-    figures.push_back(compute->memory_bytes_per_second);
-    for (const ProductRate& product : compute->products) {
-      figures.push_back(product.flops_by_rows.Best());
-    }
-    for (const AttentionRate& attention : compute->attention) {
-      figures.push_back(attention.decode_bytes_by_context.Best());
-    }
-  }
-  return figures;
-}
-
-bool AreSimilar(const std::vector<double>& a, const std::vector<double>& b,
-                double factor) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](double x, double y) {
-                      return std::max(x, y) <= factor * std::min(x, y);
-                    });
 }
 
 class LayoutSearch {
@@ -278,6 +248,9 @@ std::vector<PipelinePlan> LayoutSearch::Share(
     Scale(pipeline.share * tokens /
               (pipeline.plan.tokens_per_second * pipeline.plan.seconds),
           &pipeline.plan);
+    // However small the share, each request takes its time.
+    pipeline.plan.seconds =
+        std::max(pipeline.plan.seconds, pipeline.plan.latency_seconds);
     for (StagePlan& stage : pipeline.plan.stages) {
       stage.machine = groups[g][static_cast<size_t>(stage.machine)];
       stage.worker = request_.machines[stage.machine].name;
@@ -333,7 +306,10 @@ void LayoutSearch::TryAlike(int32_t replicas) {
       rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
     }
     if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
-      break;  // smaller ones hold no more
+      // Smaller ones hold no more; but they may keep a latency that larger
+      // ones do not.
+      if (request_.max_latency_seconds > 0) continue;
+      break;
     }
     Try(even, replicas);
     if (rest.back().empty()) continue;
@@ -698,7 +674,7 @@ namespace {
 absl::StatusOr<LayoutResult> MakeOfOneFormat(const PlanRequest& request,
                                              int32_t replicas) {
   absl::StatusOr<LayoutResult> made =
-      LayoutSearch(request, kAlike).Run(replicas);
+      LayoutSearch(request, kAlikeFactor).Run(replicas);
   // One that is nearly like another may have just too little memory.
   return absl::IsResourceExhausted(made.status()) ||
                  absl::IsFailedPrecondition(made.status())

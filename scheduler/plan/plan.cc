@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "common/status_macros.h"
+#include "runtime/placement/rank_limits.h"
 #include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/stage_case.h"
@@ -46,6 +48,19 @@ absl::Status CheckCovers(const PlanRequest& request,
   return absl::OkStatus();
 }
 
+// The leading rank's limits, as the ranks divide what they share.
+TierLimits LeadLimits(const MachineProfile& machine, const StageRanks& ranks,
+                      const Policy& policy) {
+  const TierLimits limits = LimitsOf(machine);
+  if (machine.ranks == 1) return limits;
+  std::vector<const StageSizes*> all;
+  for (const StageRanks::Kind& kind : ranks.kinds) {
+    all.insert(all.end(), static_cast<size_t>(kind.count), &kind.sizes);
+  }
+  const std::vector<uint64_t> devices(all.size(), machine.device_memory_bytes);
+  return DivideLimits(all, devices, policy, limits).front();
+}
+
 // Names the fractions that a policy leaves open, as Place() does for a worker
 // that loads its stage. Returns the sequences in a micro-batch for which there
 // is KV: no more than block.gbs, and 1 at least. What does not fit shows in the
@@ -55,9 +70,11 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
                          Policy* policy) {
   const Policy asked = *policy;
   const StageCase stage = MakeStageCase(request, machine, layers, asked, block);
-  const StageSizes sizes(stage.Shape());
+  const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
+  const StageSizes& sizes = ranks->lead();
   const StagePlacement placed =
-      Place(sizes, stage.policy, LimitsOf(request.machines[machine]));
+      Place(sizes, stage.policy,
+            LeadLimits(request.machines[machine], *ranks, stage.policy));
   if (asked.automatic_weights) policy->weights = placed.weights;
   if (asked.automatic_activations) {
     const double device =

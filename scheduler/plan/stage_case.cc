@@ -17,6 +17,7 @@ constexpr double kNeedMargin = 1.05;
 bool AreAlike(MachineProfile a, const MachineProfile& b) {
   a.name = b.name;
   a.machine = b.machine;
+  a.part_of = b.part_of;
   a.fingerprint = b.fingerprint;
   a.device = b.device;
   a.remarks = b.remarks;

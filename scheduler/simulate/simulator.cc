@@ -160,7 +160,7 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
     stages.step_seconds = std::max(stages.step_seconds, machine.step_seconds);
     StageCase stage_case = MakeStageCase(request, stage.machine, stage.layers,
                                          stage.policy, plan.block);
-    stage_case.sizes = stage_case.Sizes();
+    stage_case.ranks = stage_case.Ranks();
     stage_case.machine =
         &request.machines[classes.representative(stage.machine)];
     const bool first = stage.layers.begin == 0;

@@ -90,8 +90,9 @@ TEST(ProfileJsonTest, IsWrittenForPeople) {
       testing::ElementsAre(
           "version", "name", "machine", "fingerprint", "device", "remarks",
           "device_memory_bytes", "host_memory_bytes", "disk_bytes", "threads",
-          "host", "device_compute", "host_to_device_bytes_per_second",
-          "device_to_host_bytes_per_second", "disk", "links", "step_seconds"));
+          "ranks", "exchange", "part_of", "host", "device_compute",
+          "host_to_device_bytes_per_second", "device_to_host_bytes_per_second",
+          "disk", "links", "step_seconds"));
 }
 
 TEST(ProfileJsonTest, ReadsWhatAPersonWrote) {
