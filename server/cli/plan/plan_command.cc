@@ -28,6 +28,7 @@
 #include "scheduler/plan/layout.h"
 #include "scheduler/plan/partition.h"
 #include "scheduler/plan/plan.h"
+#include "scheduler/plan/rank_layout.h"
 #include "scheduler/simulate/simulator.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/job_io.h"
@@ -55,7 +56,7 @@ struct PlanFlags {
   MachineFlags machine;  // only its memory and disk
   std::string input, format = "auto", lengths, cluster, plan, output, svg;
   std::vector<std::string> profiles, allow;
-  int32_t max_tokens = 0, workers = 0;
+  int32_t max_tokens = 0, workers = 0, parts = 0;
   double latency = 0;
   bool running = false, json = false, frontier = false;
 
@@ -104,9 +105,16 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--workers", workers,
                   "so many workers on each machine; default: 1")
       ->check(CLI::Range(1, 256));
-  app->add_option("--cluster", cluster,
-                  "a file of machines: {\"machines\": [{\"profile\": "
-                  "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
+  app->add_option("--parts", parts,
+                  "each machine has so many parts as its profile says, GPUs or "
+                  "NUMA nodes: stages, replicas or, if the profile has an "
+                  "exchange, ranks of a stage, as is best; default: 1")
+      ->check(CLI::Range(1, MachineProfile::kMaxRanks));
+  app->add_option(
+      "--cluster", cluster,
+      "a file of machines: {\"machines\": [{\"profile\": "
+      "\"a.json\", \"count\": 8, \"parts\": 4}, ...]}, or \"workers\" "
+      "for \"parts\"");
   app->add_flag("--running", running,
                 "the machines of the running cluster (--coordinator)");
   AddDType(app, &coordinator.dtype);
@@ -307,7 +315,11 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
   }
   std::vector<MachineProfile> parts;
   for (const MachineProfile& machine : machines) {
-    AddWorkers(machine, std::max(1, flags.workers), &parts);
+    if (flags.parts > 1) {
+      AddParts(machine, flags.parts, &parts);
+    } else {
+      AddWorkers(machine, std::max(1, flags.workers), &parts);
+    }
   }
   return parts;
 }
@@ -323,6 +335,16 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
         "say for which machines once: --profile, --cluster or --running");
   }
   SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
+  if (flags.parts > 1 && flags.workers > 1) {
+    return absl::InvalidArgumentError(
+        "--workers share a machine's cores, --parts have cores of their own: "
+        "give one of them");
+  }
+  if (flags.parts > 1 && (!flags.cluster.empty() || flags.running)) {
+    return absl::InvalidArgumentError(
+        "--parts is of each --profile; a --cluster file has \"parts\" of its "
+        "own, and running workers say what they are parts of");
+  }
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
   const Coordinator::Options& fixed = flags.coordinator.options;
@@ -423,6 +445,10 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
 
 // The pipelines of a job, and what else was considered.
 struct Decision {
+  // Those that the layout names: the request's, or groups of their parts.
+  std::vector<MachineProfile> machines;
+  std::vector<std::vector<int>> parts;  // of each; empty: machines are whole
+  std::vector<Alternative> rejected_ranks;  // other sizes of groups
   Layout layout;
   std::vector<Alternative> rejected_plans;  // of its only pipeline
   std::vector<Alternative> rejected;        // other layouts
@@ -433,7 +459,23 @@ struct Decision {
 absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   const PlanRequest& request = c.request;
   Decision decision;
+  decision.machines = request.machines;
+  const bool has_parts =
+      std::any_of(request.machines.begin(), request.machines.end(),
+                  [](const MachineProfile& m) { return !m.part_of.empty(); });
   if (!NamesFractions(flags.coordinator.options.policy)) {
+    if (has_parts) {
+      SLUICE_ASSIGN_OR_RETURN(RankLayout made,
+                              MakeRankLayout(request, c.replicas));
+      decision.machines = std::move(made.grouping.machines);
+      decision.parts = std::move(made.grouping.parts);
+      decision.rejected_ranks = std::move(made.rejected);
+      decision.layout = std::move(made.layout.best);
+      decision.rejected_plans = std::move(made.layout.rejected_plans);
+      decision.rejected = std::move(made.layout.rejected);
+      decision.candidates = made.layout.groups;
+      return decision;
+    }
     if (c.replicas == 1) {
       SLUICE_ASSIGN_OR_RETURN(PlanResult made, MakePlan(request));
       decision.layout = LayoutOf(request, std::move(made.best));
@@ -467,6 +509,33 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   decision.layout = LayoutOf(request, std::move(plan));
   decision.candidates = 1;
   return decision;
+}
+
+// What the machines are: a line for each that is several parts; and the same
+// for programs.
+std::string GroupsTable(const PlanRequest& request, const Decision& decision) {
+  std::string text;
+  for (size_t m = 0; m < decision.parts.size(); ++m) {
+    if (decision.parts[m].size() == 1) continue;
+    std::vector<std::string> names;
+    for (const int part : decision.parts[m]) {
+      names.push_back(EscapeForTerminal(request.machines[part].name));
+    }
+    absl::StrAppend(&text, "  ", names.front(),
+                    ": tensor-parallel=", names.size(), " (",
+                    absl::StrJoin(names, ", "), ")\n");
+  }
+  return text.empty() ? text : absl::StrCat("computed together:\n", text, "\n");
+}
+nlohmann::ordered_json GroupsJson(const PlanRequest& request,
+                                  const Decision& decision) {
+  auto json = nlohmann::ordered_json::array();
+  for (const std::vector<int>& parts : decision.parts) {
+    auto names = nlohmann::ordered_json::array();
+    for (const int part : parts) names.push_back(request.machines[part].name);
+    json.push_back({{"tensor_parallel", parts.size()}, {"parts", names}});
+  }
+  return json;
 }
 
 nlohmann::ordered_json AlternativesJson(const std::vector<Alternative>& all) {
@@ -511,14 +580,22 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
         {"rejected_layouts", AlternativesJson(decision.rejected)},
         {"candidates", decision.candidates},
         {"programs_solved", decision.programs_solved}};
+    if (!decision.parts.empty()) {
+      all["groups"] = GroupsJson(c.request, decision);
+      all["rejected_tensor_parallel"] =
+          AlternativesJson(decision.rejected_ranks);
+    }
     std::cout << all.dump() << std::endl;
-  } else if (plans.size() == 1) {
-    std::cout << PlanTable(plans[0], decision.rejected_plans)
-              << AlternativesTable("other layouts", decision.rejected)
-              << std::flush;
   } else {
-    std::cout << LayoutTable(c.request, decision.layout)
+    PlanRequest grouped = c.request;
+    grouped.machines = decision.machines;
+    std::cout << GroupsTable(c.request, decision)
+              << (plans.size() == 1
+                      ? PlanTable(plans[0], decision.rejected_plans)
+                      : LayoutTable(grouped, decision.layout))
               << AlternativesTable("other layouts", decision.rejected)
+              << AlternativesTable("other tensor parallel groups",
+                                   decision.rejected_ranks)
               << std::flush;
   }
   return absl::OkStatus();
