@@ -171,6 +171,9 @@ struct MachineProfile {
   double device_to_host_bytes_per_second = 0;
   DiskProfile disk;
   std::vector<LinkProfile> links;
+  // Whether links may go by NCCL, whose buffers lie in device memory. Not
+  // measured: the worker says so.
+  bool nccl_links = false;
   // Seconds that a step costs at the coordinator and between stages in total.
   double step_seconds = 0;
 

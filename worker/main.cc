@@ -60,6 +60,27 @@ struct Flags {
   const CLI::Option* device_option = nullptr;
 };
 
+// Adds the flags of a machine with several workers.
+void AddAll(CLI::App& app, Flags& f) {
+  auto* all = app.add_flag(
+      "--all", f.all,
+      "a worker for each part of this machine, each in a process of its own, "
+      "started again if it crashes; memory and disk space are divided, ports "
+      "follow each other");
+  all->group(kMainGroup);
+  app.add_option(
+         "--per", f.per,
+         "with --all: a worker for each gpu, numa (node) or l3 (cache), "
+         "or so many; auto: the first of these that there is more than "
+         "one of")
+      ->needs(all)
+      ->type_name("PART")
+      ->capture_default_str();
+  app.add_flag("--dry-run", f.dry_run, "with --all: only say what would start")
+      ->needs(all);
+  app.add_option("--machine-part", f.machine_part)->group("");
+}
+
 void AddFlags(CLI::App& app, Flags& f) {
   MachineFlags& machine = f.machine;
   AddCoordinatorAddress(&app, &f.coordinator)
@@ -139,23 +160,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->capture_default_str();
   AddMetricsPort(&app, &f.metrics_port);
   AddLogLevel(&app, &f.log_level);
-  auto* all = app.add_flag(
-      "--all", f.all,
-      "a worker for each part of this machine, each in a process of its own, "
-      "started again if it crashes; memory and disk space are divided, ports "
-      "follow each other");
-  all->group(kMainGroup);
-  app.add_option(
-         "--per", f.per,
-         "with --all: a worker for each gpu, numa (node) or l3 (cache), "
-         "or so many; auto: the first of these that there is more than "
-         "one of")
-      ->needs(all)
-      ->type_name("PART")
-      ->capture_default_str();
-  app.add_flag("--dry-run", f.dry_run, "with --all: only say what would start")
-      ->needs(all);
-  app.add_option("--machine-part", f.machine_part)->group("");
+  AddAll(app, f);
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"

@@ -27,8 +27,4 @@ struct RuntimeReport {
   RuntimeReport& operator+=(const RuntimeReport& other);
 };
 
-SweepStats& operator+=(SweepStats& a, const SweepStats& b);
-// The growth since `b`, an earlier state of `a`.
-SweepStats operator-(SweepStats a, const SweepStats& b);
-
 }  // namespace sluice

@@ -241,6 +241,7 @@ void Worker::Announce(const std::string& link_address) {
   if (profile_ != nullptr) {
     MachineProfile profile = *profile_;
     profile.name = options_.name;
+    profile.nccl_links = payloads_ != nullptr;
     identity.set_profile_json(ProfileToJson(profile));
   }
   if (payloads_ == nullptr || options_.links.choice != LinkChoice::kNccl) {

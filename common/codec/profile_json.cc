@@ -115,6 +115,7 @@ void Members(P& p, bool writing, const auto& member) {
   }
   member("disk", p.disk);
   member("links", p.links);
+  if (!writing || p.nccl_links) member("nccl_links", p.nccl_links);
   member("step_seconds", p.step_seconds);
 }
 

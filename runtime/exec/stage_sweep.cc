@@ -182,7 +182,8 @@ absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
 bool StageSweep::IsFixed() const {
   // The next stage should have the first micro-batch while this one computes
   // the second, and this one compute it while the second arrives.
-  if (!(limits_.first && last_) && work_.num_batches > 1) return false;
+  const bool alone = options_.layers.begin == 0 && last_;
+  if (!alone && work_.num_batches > 1) return false;
   for (size_t k = 0; k < work_.num_batches; ++k) {
     if (!activations_.fixed(k) || !attention_.fixed(k)) return false;
   }

@@ -47,6 +47,12 @@ struct SweepStats {
   }
 };
 
+SweepStats& operator+=(SweepStats& a, const SweepStats& b);
+// The growth since `b`, an earlier state of `a`.
+SweepStats operator-(SweepStats a, const SweepStats& b);
+// Adds what ran at the same time: seconds are the greatest, bytes the sum.
+void AddParallel(const SweepStats& one, SweepStats* all);
+
 // The cost of one kind of data to the sweep, since the load.
 struct StreamTotals {
   double stall_seconds = 0;  // that the sweep waited for it
@@ -72,5 +78,7 @@ struct RealisedPlacement {
   uint64_t activation_bytes = 0, activation_host_bytes = 0,
            activation_device_bytes = 0;
 };
+
+RealisedPlacement& operator+=(RealisedPlacement& a, const RealisedPlacement& b);
 
 }  // namespace sluice

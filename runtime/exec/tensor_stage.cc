@@ -40,51 +40,6 @@ class ContentOnce : public TensorSource {
   mutable Mutex mu_;
 };
 
-void AddPlacement(const RealisedPlacement& one, RealisedPlacement* sum) {
-  sum->embedding_bytes += one.embedding_bytes;
-  sum->embedding_host_bytes += one.embedding_host_bytes;
-  sum->weight_bytes += one.weight_bytes;
-  sum->weight_host_bytes += one.weight_host_bytes;
-  sum->weight_device_bytes += one.weight_device_bytes;
-  sum->kv_bytes += one.kv_bytes;
-  sum->kv_host_bytes += one.kv_host_bytes;
-  sum->kv_device_bytes += one.kv_device_bytes;
-  sum->activation_bytes += one.activation_bytes;
-  sum->activation_host_bytes += one.activation_host_bytes;
-  sum->activation_device_bytes += one.activation_device_bytes;
-}
-
-void AddStats(const SweepStats& one, SweepStats* all) {
-  constexpr double SweepStats::*kSeconds[] = {
-      &SweepStats::projection_seconds,
-      &SweepStats::attention_seconds,
-      &SweepStats::dequantize_seconds,
-      &SweepStats::head_seconds,
-      &SweepStats::weight_stall_seconds,
-      &SweepStats::kv_stall_seconds,
-      &SweepStats::activation_stall_seconds,
-      &SweepStats::attention_stall_seconds,
-      &SweepStats::host_attention_seconds,
-      &SweepStats::disk_read_seconds,
-      &SweepStats::disk_write_seconds,
-      &SweepStats::h2d_seconds,
-      &SweepStats::d2h_seconds};
-  constexpr uint64_t SweepStats::*kBytes[] = {
-      &SweepStats::h2d_bytes,
-      &SweepStats::d2h_bytes,
-      &SweepStats::disk_read_bytes,
-      &SweepStats::disk_write_bytes,
-      &SweepStats::weight_read_bytes,
-      &SweepStats::kv_read_bytes,
-      &SweepStats::kv_write_bytes,
-      &SweepStats::activation_read_bytes,
-      &SweepStats::activation_write_bytes};
-  for (const auto seconds : kSeconds) {
-    all->*seconds = std::max(all->*seconds, one.*seconds);
-  }
-  for (const auto bytes : kBytes) all->*bytes += one.*bytes;
-}
-
 }  // namespace
 
 struct TensorStage::Rank {
@@ -225,7 +180,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> TensorStage::Load(
 
 void TensorStage::SumPlacements() {
   for (const auto& rank : ranks_) {
-    AddPlacement(rank->executor->placement(), &placement_);
+    placement_ += rank->executor->placement();
   }
 }
 
@@ -327,7 +282,7 @@ uint64_t TensorStage::kv_host_used_bytes() const {
 
 SweepStats TensorStage::stats() const {
   SweepStats all;
-  for (const auto& rank : ranks_) AddStats(rank->executor->stats(), &all);
+  for (const auto& rank : ranks_) AddParallel(rank->executor->stats(), &all);
   return all;
 }
 

@@ -6,15 +6,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "common/host/logging.h"
+#include "runtime/memory/control_groups.h"
 
 namespace sluice {
 namespace {
@@ -132,34 +131,20 @@ double CpuQuota(absl::string_view groups, const std::string& root) {
     const double cores = quota / period;
     if (min == 0 || cores < min) min = cores;
   };
-  for (const absl::string_view line :
-       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
-    // A line is id:controllers:path.
-    const std::vector<absl::string_view> fields =
-        absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const std::vector<absl::string_view> controllers =
-        absl::StrSplit(fields[1], ',');
-    const bool first_version = std::find(controllers.begin(), controllers.end(),
-                                         "cpu") != controllers.end();
-    if (!first_version && !fields[1].empty()) continue;
-    std::filesystem::path dir = std::string(fields[2]);
-    // Parent groups limit the process, too.
-    for (;; dir = dir.parent_path()) {
-      double quota = 0;
-      double period = 0;
-      if (first_version) {
-        const std::string at = absl::StrCat(root, "/cpu", dir.string(), "/");
-        std::ifstream(at + "cpu.cfs_quota_us") >> quota;
-        std::ifstream(at + "cpu.cfs_period_us") >> period;
-      } else {
-        std::ifstream(absl::StrCat(root, dir.string(), "/cpu.max")) >> quota >>
-            period;  // "max" is no number: no limit
-      }
-      limit(quota, period);
-      if (!dir.has_relative_path()) break;
-    }
-  }
+  ForEachControlGroup(
+      groups, "cpu", [&](const std::string& path, bool first_version) {
+        double quota = 0;
+        double period = 0;
+        if (first_version) {
+          const std::string at = absl::StrCat(root, "/cpu", path, "/");
+          std::ifstream(at + "cpu.cfs_quota_us") >> quota;
+          std::ifstream(at + "cpu.cfs_period_us") >> period;
+        } else {
+          std::ifstream(absl::StrCat(root, path, "/cpu.max")) >> quota >>
+              period;  // "max" is no number: no limit
+        }
+        limit(quota, period);
+      });
   return min;
 }
 

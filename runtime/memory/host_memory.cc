@@ -4,20 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "runtime/memory/control_groups.h"
 
 namespace sluice {
 namespace {
@@ -59,30 +57,16 @@ std::optional<uint64_t> CgroupMemoryLeft(absl::string_view groups,
     const uint64_t left = *limit > *usage ? *limit - *usage : 0;
     min = min ? std::min(*min, left) : left;
   };
-  for (const absl::string_view line :
-       absl::StrSplit(groups, '\n', absl::SkipEmpty())) {
-    // A line is id:controllers:path.
-    const std::vector<absl::string_view> fields =
-        absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (fields.size() != 3) continue;
-    const std::vector<absl::string_view> controllers =
-        absl::StrSplit(fields[1], ',');
-    const bool first_version = std::find(controllers.begin(), controllers.end(),
-                                         "memory") != controllers.end();
-    if (!first_version && !fields[1].empty()) continue;
-    std::filesystem::path path = std::string(fields[2]);
-    // Parent groups limit the process, too.
-    for (;; path = path.parent_path()) {
-      if (first_version) {
-        consider(absl::StrCat(root, "/memory", path.string(), "/"),
-                 "memory.limit_in_bytes", "memory.usage_in_bytes");
-      } else {
-        consider(absl::StrCat(root, path.string(), "/"), "memory.max",
-                 "memory.current");
-      }
-      if (!path.has_relative_path()) break;
-    }
-  }
+  ForEachControlGroup(
+      groups, "memory", [&](const std::string& path, bool first_version) {
+        if (first_version) {
+          consider(absl::StrCat(root, "/memory", path, "/"),
+                   "memory.limit_in_bytes", "memory.usage_in_bytes");
+        } else {
+          consider(absl::StrCat(root, path, "/"), "memory.max",
+                   "memory.current");
+        }
+      });
   // A container may see its own group at the root, whatever its path says.
   consider(root + "/", "memory.max", "memory.current");
   consider(root + "/memory/", "memory.limit_in_bytes", "memory.usage_in_bytes");

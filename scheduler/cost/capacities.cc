@@ -14,6 +14,10 @@
 namespace sluice {
 namespace {
 
+// Of a link by NCCL at each end: a payload is copied into one while the other
+// is on its way.
+constexpr uint64_t kPayloadBuffers = 2;
+
 // The bytes by which the largest streamed part of a unit grows with the share
 // of streamed weights: every unit gives the same, or all it has (EvenLevel).
 double SlotSlope(const StageSizes& sizes, double away) {
@@ -151,9 +155,19 @@ std::shared_ptr<const StageSizes> StageCase::Sizes() const {
   return {of, &of->lead()};
 }
 
-TierLimits LimitsOf(const MachineProfile& machine) {
-  return {machine.device_memory_bytes, machine.host_memory_bytes,
-          machine.disk_bytes};
+TierLimits LimitsOf(const StageCase& stage) {
+  const MachineProfile& machine = *stage.machine;
+  uint64_t device = machine.device_memory_bytes;
+  if (machine.nccl_links && machine.has_gpu()) {
+    const uint64_t neighbours =
+        (stage.layers.begin > 0 ? 1 : 0) +
+        (stage.layers.end < stage.model->num_layers ? 1 : 0);
+    const uint64_t payload =
+        sizeof(float) * static_cast<uint64_t>(stage.policy.max_step_tokens) *
+        static_cast<uint64_t>(stage.model->hidden_size);
+    device -= std::min(device, neighbours * kPayloadBuffers * payload);
+  }
+  return {device, machine.host_memory_bytes, machine.disk_bytes};
 }
 
 absl::string_view CapacityName(Tier tier) {
@@ -166,7 +180,7 @@ RanksPlacement PlacementOf(const StageCase& stage, const Fractions& fractions) {
   Policy policy = stage.policy;
   SetFractions(fractions, &policy);
   const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
-  TierLimits limits = LimitsOf(*stage.machine);
+  TierLimits limits = LimitsOf(stage);
   if (ranks->count() > 1) limits = WithoutLimit(limits);
   RanksPlacement placement;
   for (const StageRanks::Kind& kind : ranks->kinds) {
@@ -192,7 +206,7 @@ std::vector<CapacityRow> CapacityRows(const StageCase& stage,
                                       const Fractions& at,
                                       const RanksPlacement& placement) {
   const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
-  const TierLimits limits = LimitsOf(*stage.machine);
+  const TierLimits limits = LimitsOf(stage);
   std::vector<CapacityRow> rows;
   const auto add = [&](Tier tier, LinearForm form, uint64_t bytes) {
     form.constant = 0;

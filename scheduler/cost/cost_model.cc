@@ -7,6 +7,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "common/blocks.h"
+#include "runtime/placement/buffer_sizes.h"
 #include "scheduler/cost/model_sizes.h"
 
 // Sources. "FlexGen A.3": the cost model in the appendix of "FlexGen:
@@ -494,9 +495,12 @@ class StepCoster {
     if (last_ || link == nullptr) return;
     const double bytes = rows_ * model_.hidden_size *
                          (policy_.link_dtype == DType::kFloat32 ? 4 : 2);
+    // Frames follow each other without waiting, as many in a round trip as
+    // there are credits.
+    const double round_trips = batches_ / LinkFrames(policy_);
     Add(&parts_.link, Resource::kLink,
-        Constant(Seconds(bytes, link->bytes_per_second) +
-                 batches_ * link->latency_seconds));
+        Constant(std::max(Seconds(bytes, link->bytes_per_second),
+                          2 * link->latency_seconds * round_trips)));
   }
 
   const StageCase& stage_;
@@ -593,16 +597,24 @@ ResourceForms StepCost(const StageCase& stage, const StepShape& step) {
 
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions) {
+  return PriceStep(stage, step, fractions, 1, nullptr);
+}
+
+double PriceStep(const StageCase& stage, const StepShape& step,
+                 const Fractions& fractions, double times,
+                 ResourceSeconds* busy) {
   const StepParts parts = StepCoster(stage, step).Parts();
   const CostOptions& options = stage.options;
-  if (stage.policy.overlap && options.seconds != nullptr) {
-    return options.seconds(parts, fractions);
-  }
   double longest = 0, sum = 0;
-  for (const LinearForm& form : parts.Total()) {
-    const double seconds = form.At(fractions);
+  const ResourceForms total = parts.Total();
+  for (int r = 0; r < kNumResources; ++r) {
+    const double seconds = total[r].At(fractions);
     longest = std::max(longest, seconds);
     sum += seconds;
+    if (busy != nullptr) (*busy)[r] += times * seconds;
+  }
+  if (stage.policy.overlap && options.seconds != nullptr) {
+    return options.seconds(parts, fractions);
   }
   return stage.policy.overlap && options.overlap == Overlap::kFull ? longest
                                                                    : sum;

@@ -118,14 +118,22 @@ std::array<bool, kNumFractions> SupportOf(const Fractions& fractions);
 // REQUIRES: model, machine and policy are checked; step.micro_batches > 0.
 ResourceForms StepCost(const StageCase& stage, const StepShape& step);
 
-// Seconds for such a step with given fractions: overlap considered.
+// Seconds for such a step with given fractions: overlap considered. `busy`:
+// where StepCost's at these fractions are added, `times` over; may be null.
+double PriceStep(const StageCase& stage, const StepShape& step,
+                 const Fractions& fractions, double times,
+                 ResourceSeconds* busy);
+// The same, where but the seconds are wanted.
 double StepSeconds(const StageCase& stage, const StepShape& step,
                    const Fractions& fractions);
 
 // Returns where a worker would put the stage with such fractions, and how much
 // of its tiers that takes, to the byte.
 RanksPlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
-TierLimits LimitsOf(const MachineProfile& machine);
+// Returns what the stage may take of its machine's tiers: all, but for the
+// buffers that a worker keeps on the device for links by NCCL, two of a
+// micro-batch's payload for each neighbour, if its links may go by it.
+TierLimits LimitsOf(const StageCase& stage);
 
 // Returns the name of what a tier has: "host memory".
 absl::string_view CapacityName(Tier tier);

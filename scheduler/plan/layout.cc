@@ -38,6 +38,12 @@ constexpr int kMaxForAllCounts = 16;
 constexpr double kSameTime = 0.02;
 // Of the best groupings by quick plans, so many are planned for in full.
 constexpr size_t kFinalists = 4;
+// Of a quick plan's candidates, so many are simulated.
+constexpr int kQuickRehearsals = 2;
+// Sizes of groups of many alike machines that are tried at first differ by this
+// factor; then those beside the best ones.
+constexpr double kSizeStep = 1.2;
+constexpr size_t kBestSizes = 2;
 
 // The block shapes of quick plans, where the request leaves them open: enough
 // to compare groups.
@@ -85,6 +91,9 @@ class LayoutSearch {
     // Machines are of a kind if they are alike and have a host of their own;
     // those that share one are told apart by it.
     for (int m = 0; m < n; ++m) {
+      kinds_are_alike_ =
+          kinds_are_alike_ &&
+          classes_.representative(m) == classes_.representative(similar_[m]);
       kinds_.push_back(workers_of_host[Host(m)] == 1
                            ? similar_[m]
                            : n * static_cast<int>(1 + Host(m)) + similar_[m]);
@@ -121,8 +130,7 @@ class LayoutSearch {
     return static_cast<double>(group.size()) /
            static_cast<double>(kinds_.size());
   }
-  GroupPlan MakeGroupPlan(const std::vector<int>& group,
-                          const PolicyChoices& choices);
+  GroupPlan MakeGroupPlan(const std::vector<int>& group, Effort effort);
   // The plan of a group, whose stages name the group's machines by their index
   // there. It is made once for machines of the same kinds in the same order,
   // which counts where layers are split evenly.
@@ -141,6 +149,9 @@ class LayoutSearch {
 
   std::vector<int> Counts(int32_t replicas) const;
   void TryAlike(int32_t replicas);
+  // Tries groups of so many alike machines. False if the model fits neither
+  // these nor smaller ones.
+  bool TryCount(size_t count, int32_t replicas);
   void TryMany(int32_t replicas);
   void AddChanges(const Groups& groups, size_t a, size_t b,
                   std::vector<Groups>* changes) const;
@@ -163,6 +174,7 @@ class LayoutSearch {
   const MachineClasses classes_;
   std::vector<int> similar_;  // the first machine like each
   std::vector<int> kinds_;
+  bool kinds_are_alike_ = true;  // not only nearly
   // By the group's kinds; for kExact, by its machines.
   std::map<std::pair<Effort, std::vector<int>>, std::unique_ptr<GroupPlan>>
       plans_;
@@ -172,14 +184,16 @@ class LayoutSearch {
 };
 
 LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
-    const std::vector<int>& group, const PolicyChoices& choices) {
+    const std::vector<int>& group, Effort effort) {
+  const bool quick = effort == Effort::kQuick;
   PlanRequest request = request_;
-  request.choices = choices;
+  if (quick) request.choices = QuickChoices(request_.choices);
   request.workload = ShareOf(request_.workload, FairShare(group));
   request.machines.clear();
   for (const int m : group) request.machines.push_back(request_.machines[m]);
   GroupPlan plan;
-  absl::StatusOr<PlanResult> made = MakePlan(request);
+  absl::StatusOr<PlanResult> made =
+      quick ? MakeQuickPlan(request, kQuickRehearsals) : MakePlan(request);
   if (made.ok()) {
     plan.result = *std::move(made);
   } else {
@@ -194,6 +208,8 @@ LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
 
 std::pair<LayoutSearch::Effort, std::vector<int>> LayoutSearch::KeyOf(
     std::vector<int> group, Effort effort) const {
+  // A full plan is exact where machines of a kind are alike.
+  if (effort == Effort::kExact && kinds_are_alike_) effort = Effort::kFull;
   for (int& m : group) {
     const bool alone = kinds_[m] == similar_[m];  // on its host
     if (effort != Effort::kExact) {
@@ -210,9 +226,7 @@ const LayoutSearch::GroupPlan& LayoutSearch::PlanOf(
     const std::vector<int>& group, Effort effort) {
   std::unique_ptr<GroupPlan>& kept = plans_[KeyOf(group, effort)];
   if (kept != nullptr) return *kept;
-  kept = std::make_unique<GroupPlan>(MakeGroupPlan(
-      group, effort == Effort::kQuick ? QuickChoices(request_.choices)
-                                      : request_.choices));
+  kept = std::make_unique<GroupPlan>(MakeGroupPlan(group, effort));
   // Other shapes may fit where these do not.
   if (effort == Effort::kQuick && absl::IsResourceExhausted(kept->status)) {
     *kept = PlanOf(group, Effort::kFull);
@@ -297,25 +311,58 @@ std::vector<int> LayoutSearch::Counts(int32_t replicas) const {
 // where there is no room for the model in the smaller ones.
 void LayoutSearch::TryAlike(int32_t replicas) {
   const size_t n = kinds_.size();
-  for (const int number : Counts(replicas)) {
-    const auto count = static_cast<size_t>(number);
-    Groups even(count);
-    Groups rest(count + 1);
-    for (size_t m = 0; m < n; ++m) {
-      even[m * count / n].push_back(static_cast<int>(m));
-      rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
-    }
-    if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
-      // Smaller ones hold no more; but they may keep a latency that larger
-      // ones do not.
-      if (request_.max_latency_seconds > 0) continue;
-      break;
-    }
-    Try(even, replicas);
-    if (rest.back().empty()) continue;
-    rest.pop_back();
-    Try(rest, replicas);
+  const std::vector<int> counts = Counts(replicas);
+  const bool all = counts.size() <= static_cast<size_t>(kMaxForAllCounts);
+  std::vector<size_t> tried;
+  size_t end = 0;
+  double size = kNever;  // of the last ones tried
+  for (; end < counts.size(); ++end) {
+    const double next = static_cast<double>(n) / counts[end];
+    if (!all && kSizeStep * next > size) continue;
+    if (!TryCount(static_cast<size_t>(counts[end]), replicas)) break;
+    tried.push_back(end);
+    size = next;
   }
+  if (all) return;
+  // Those beside the best.
+  const auto seconds = [&](size_t i) {
+    const auto it = best_.find(static_cast<size_t>(counts[i]));
+    return it == best_.end() ? kNever : it->second.begin()->seconds;
+  };
+  std::vector<size_t> order(tried.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return seconds(tried[a]) < seconds(tried[b]);
+  });
+  if (order.size() > kBestSizes) order.resize(kBestSizes);
+  for (const size_t best : order) {
+    const size_t before = best == 0 ? 0 : tried[best - 1];
+    const size_t after = best + 1 < tried.size() ? tried[best + 1] : end;
+    for (size_t i = before; i < after; ++i) {
+      if (std::count(tried.begin(), tried.end(), i) > 0) continue;
+      if (!TryCount(static_cast<size_t>(counts[i]), replicas)) break;
+    }
+  }
+}
+
+bool LayoutSearch::TryCount(size_t count, int32_t replicas) {
+  const size_t n = kinds_.size();
+  Groups even(count);
+  Groups rest(count + 1);
+  for (size_t m = 0; m < n; ++m) {
+    even[m * count / n].push_back(static_cast<int>(m));
+    rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
+  }
+  if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
+    // Smaller ones hold no more; but they may keep a latency that larger ones
+    // do not.
+    return request_.max_latency_seconds > 0;
+  }
+  Try(even, replicas);
+  if (rest.back().empty()) return true;
+  rest.pop_back();
+  Try(rest, replicas);
+  return true;
 }
 
 std::vector<int> LayoutSearch::BySpeed() {
@@ -537,8 +584,9 @@ std::vector<Alternative> LayoutSearch::Rejected(const Layout& best) {
       break;
     }
   }
-  for (size_t count = 1; count <= kinds_.size(); ++count) {
-    if (best_.contains(count)) continue;
+  // Why there are not more pipelines.
+  for (size_t count = best_.rbegin()->first + 1; count <= kinds_.size();
+       ++count) {
     std::vector<int> smallest(kinds_.size() / count);
     std::iota(smallest.begin(), smallest.end(), 0);
     const GroupPlan& plan = PlanOf(smallest, Effort::kQuick);
@@ -560,14 +608,18 @@ absl::StatusOr<Groups> LayoutSearch::Choose(int32_t replicas) {
   // Fewer pipelines are better if they take hardly more.
   constexpr double kNear = 1 / (1 - 2 * kSameTime);
   std::set<Tried> finalists;
+  const bool many = kinds_.size() > static_cast<size_t>(kMaxForAllCounts);
   for (const auto& [count, of_count] : best_) {
     const Tried& of_this = *of_count.begin();
     if (of_this.seconds <= kNear * tried.begin()->seconds) {
       finalists.insert(of_this);
+      if (many) break;  // one beside the best is enough
     }
   }
   for (auto it = tried.begin();
-       it != tried.end() && finalists.size() < 2 * kFinalists; ++it) {
+       it != tried.end() &&
+       finalists.size() < (many ? kFinalists / 2 : 2 * kFinalists);
+       ++it) {
     finalists.insert(*it);
   }
   Tried best;
@@ -618,35 +670,6 @@ absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
   result.rejected = Rejected(result.best);
   result.groups = static_cast<int64_t>(plans_.size());
   return result;
-}
-
-// Adds machine `m` and those after it to the groups, each machine to one of the
-// groups before which one of its kind is in, or a new one: of machines of a
-// kind, only groupings in which they come in order are seen.
-void Extend(const std::vector<int>& kinds, size_t m, Groups* groups,
-            std::set<std::vector<std::vector<int>>>* seen,
-            absl::FunctionRef<void(const Groups&)> take) {
-  if (m == kinds.size()) {
-    std::vector<std::vector<int>> key;
-    for (const std::vector<int>& group : *groups) {
-      std::vector<int>& kind = key.emplace_back();
-      for (const int machine : group) {
-        kind.push_back(kinds[static_cast<size_t>(machine)]);
-      }
-      std::sort(kind.begin(), kind.end());
-    }
-    std::sort(key.begin(), key.end());
-    if (seen->insert(std::move(key)).second) take(*groups);
-    return;
-  }
-  for (size_t g = 0; g < groups->size(); ++g) {
-    (*groups)[g].push_back(static_cast<int>(m));
-    Extend(kinds, m + 1, groups, seen, take);
-    (*groups)[g].pop_back();
-  }
-  groups->push_back({static_cast<int>(m)});
-  Extend(kinds, m + 1, groups, seen, take);
-  groups->pop_back();
 }
 
 }  // namespace
@@ -729,13 +752,6 @@ absl::StatusOr<Layout> EvaluateLayout(
   if (groups.empty()) return InvalidArgument("plan: there are no groups");
   return LayoutSearch(request, 1)
       .Evaluate(groups, LayoutSearch::Effort::kExact);
-}
-
-void ForEachGrouping(const std::vector<int>& kinds,
-                     absl::FunctionRef<void(const Groups&)> take) {
-  Groups groups;
-  std::set<std::vector<std::vector<int>>> seen;
-  Extend(kinds, 0, &groups, &seen, take);
 }
 
 }  // namespace sluice

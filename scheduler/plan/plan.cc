@@ -49,16 +49,16 @@ absl::Status CheckCovers(const PlanRequest& request,
 }
 
 // The leading rank's limits, as the ranks divide what they share.
-TierLimits LeadLimits(const MachineProfile& machine, const StageRanks& ranks,
-                      const Policy& policy) {
-  const TierLimits limits = LimitsOf(machine);
-  if (machine.ranks == 1) return limits;
+TierLimits LeadLimits(const StageCase& stage, const StageRanks& ranks) {
+  const TierLimits limits = LimitsOf(stage);
+  if (stage.machine->ranks == 1) return limits;
   std::vector<const StageSizes*> all;
   for (const StageRanks::Kind& kind : ranks.kinds) {
     all.insert(all.end(), static_cast<size_t>(kind.count), &kind.sizes);
   }
-  const std::vector<uint64_t> devices(all.size(), machine.device_memory_bytes);
-  return DivideLimits(all, devices, policy, limits).front();
+  const std::vector<uint64_t> devices(
+      all.size(), limits[static_cast<size_t>(Tier::kDevice)]);
+  return DivideLimits(all, devices, stage.policy, limits).front();
 }
 
 // Names the fractions that a policy leaves open, as Place() does for a worker
@@ -73,8 +73,7 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
   const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
   const StageSizes& sizes = ranks->lead();
   const StagePlacement placed =
-      Place(sizes, stage.policy,
-            LeadLimits(request.machines[machine], *ranks, stage.policy));
+      Place(sizes, stage.policy, LeadLimits(stage, *ranks));
   if (asked.automatic_weights) policy->weights = placed.weights;
   if (asked.automatic_activations) {
     const double device =

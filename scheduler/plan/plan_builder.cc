@@ -14,7 +14,7 @@ namespace {
 std::vector<CapacityUse> UsesOf(const StageCase& stage,
                                 const Fractions& fractions) {
   const RanksPlacement placement = PlacementOf(stage, fractions);
-  const TierLimits limits = LimitsOf(*stage.machine);
+  const TierLimits limits = LimitsOf(stage);
   std::vector<CapacityUse> uses;
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !stage.machine->has_device()) continue;
@@ -118,11 +118,8 @@ Plan BuildPlan(const PlanRequest& request,
                          .capacities = UsesOf(stage, fractions)};
     std::vector<double> of_steps;
     for (const StepShape& step : steps) {
-      const ResourceForms forms = StepCost(stage, step);
-      for (int r = 0; r < kNumResources; ++r) {
-        planned.busy[r] += step.count * forms[r].At(fractions);
-      }
-      of_steps.push_back(StepSeconds(stage, step, fractions));
+      of_steps.push_back(
+          PriceStep(stage, step, fractions, step.count, &planned.busy));
       planned.seconds += step.count * of_steps.back();
     }
     if (!pipeline.empty()) {
@@ -139,6 +136,8 @@ Plan BuildPlan(const PlanRequest& request,
                             : std::min(plan.kv_positions, kv_positions);
     plan.stages.push_back(std::move(planned));
   }
+  step_seconds +=
+      WayBackSeconds(request, stages.back().machine, stages.front().machine);
   std::vector<double> rounds, in_flight;
   for (const StepShape& step : steps) {
     in_flight.push_back(Together(step, block));

@@ -57,8 +57,8 @@ struct Outcome {
 
 class PlanSearch {
  public:
-  explicit PlanSearch(const PlanRequest& request)
-      : request_(request), classes_(request.machines) {
+  explicit PlanSearch(const PlanRequest& request, int rehearsals = kRehearsals)
+      : request_(request), rehearsals_(rehearsals), classes_(request.machines) {
     std::map<int, size_t> group_of;
     for (int m = 0; m < static_cast<int>(request.machines.size()); ++m) {
       const auto [it, is_new] =
@@ -71,6 +71,8 @@ class PlanSearch {
   }
 
   absl::StatusOr<PlanResult> Run(Objective objective, double max_latency);
+  // Returns the best plan alone. Run() is this, and what is said of others.
+  absl::StatusOr<PlanResult> RunQuick(Objective objective, double max_latency);
 
  private:
   const std::vector<StepShape>& Steps(const BlockShape& block) {
@@ -183,10 +185,12 @@ class PlanSearch {
   double BestScore() const { return best_ ? best_score_ : kInfinity; }
 
   absl::Status NothingFits();
+  PlanResult Result() const;  // REQUIRES: best_
   std::vector<Alternative> Alternatives();
   std::string WhyNot(const Candidate& c, const Outcome& outcome);
 
   const PlanRequest& request_;
+  const int rehearsals_;
   const MachineClasses classes_;
   std::vector<std::vector<int>> groups_;  // workers by machine
   std::vector<size_t> order_;             // of the groups, in the pipeline
@@ -389,7 +393,7 @@ absl::Status PlanSearch::RehearseBest() {
   best_score_ = kInfinity;
   int rehearsed = 0;
   for (const auto& [score, c] : Solved()) {
-    if (rehearsed == kRehearsals) break;
+    if (rehearsed == rehearsals_) break;
     Outcome& outcome = outcomes_.at(c);
     SLUICE_RETURN_IF_ERROR(RehearseOne(c, &outcome));
     if (outcome.kind == Outcome::Kind::kSolved) ++rehearsed;
@@ -431,6 +435,24 @@ absl::Status PlanSearch::TrySlicings() {
 
 absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
                                            double max_latency) {
+  SLUICE_RETURN_IF_ERROR(RunQuick(objective, max_latency).status());
+  SLUICE_RETURN_IF_ERROR(TrySlicings());
+  if (!best_) return NothingFits();
+  PlanResult result = Result();
+  result.rejected = Alternatives();
+  return result;
+}
+
+PlanResult PlanSearch::Result() const {
+  PlanResult result;
+  result.best = *outcomes_.at(*best_).plan;
+  result.candidates = static_cast<int64_t>(outcomes_.size());
+  result.programs_solved = programs_;
+  return result;
+}
+
+absl::StatusOr<PlanResult> PlanSearch::RunQuick(Objective objective,
+                                                double max_latency) {
   objective_ = objective;
   max_latency_ = max_latency > 0 ? max_latency : kInfinity;
   outcomes_.clear();
@@ -463,15 +485,8 @@ absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
   TryOrders();
   SLUICE_RETURN_IF_ERROR(status_);
   SLUICE_RETURN_IF_ERROR(RehearseBest());
-  SLUICE_RETURN_IF_ERROR(TrySlicings());
   if (!best_) return NothingFits();
-
-  PlanResult result;
-  result.best = *outcomes_.at(*best_).plan;
-  result.candidates = static_cast<int64_t>(outcomes_.size());
-  result.rejected = Alternatives();
-  result.programs_solved = programs_;
-  return result;
+  return Result();
 }
 
 absl::Status PlanSearch::NothingFits() {
@@ -634,6 +649,13 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& request) {
     result.rejected.push_back(*std::move(narrow));
   }
   return result;
+}
+
+absl::StatusOr<PlanResult> MakeQuickPlan(const PlanRequest& request,
+                                         int rehearsals) {
+  SLUICE_RETURN_IF_ERROR(request.Check());
+  return PlanSearch(request, rehearsals)
+      .RunQuick(Objective::kThroughput, request.max_latency_seconds);
 }
 
 absl::StatusOr<std::vector<Plan>> Frontier(const PlanRequest& request,

@@ -187,7 +187,7 @@ bool LookAt(const Fractions& at, Case* c) {
   for (const CapacityRow& row : CapacityRows(c->stage, at, placement)) {
     c->capacities.push_back(row);
   }
-  return placement.Fits(LimitsOf(*c->stage.machine));
+  return placement.Fits(LimitsOf(c->stage));
 }
 
 // Gives all tiers that may hold something the same share.
@@ -368,7 +368,7 @@ absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
     if (solution.status != LinearSolution::Status::kOptimal) return Missing();
     missing = {.sum = solution.objective};
     double max = -1;
-    TierLimits limits = LimitsOf(*c.stage.machine);
+    TierLimits limits = LimitsOf(c.stage);
     for (const CapacityRow& row : c.capacities) {
       const auto it = slack.find(row.tier);
       if (it == slack.end() || solution.x[it->second] <= max) continue;

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 
 namespace sluice {
 namespace {
@@ -14,14 +18,15 @@ constexpr int64_t kGenerationsByNeed = 3;
 // The margin for lengths that come unevenly.
 constexpr double kNeedMargin = 1.05;
 
-bool AreAlike(MachineProfile a, const MachineProfile& b) {
-  a.name = b.name;
-  a.machine = b.machine;
-  a.part_of = b.part_of;
-  a.fingerprint = b.fingerprint;
-  a.device = b.device;
-  a.remarks = b.remarks;
-  return a == b;
+// Returns a profile without what tells machines apart that cost the same.
+MachineProfile Anonymous(MachineProfile m) {
+  m.name.clear();
+  m.machine.clear();
+  m.part_of.clear();
+  m.fingerprint.clear();
+  m.device.clear();
+  m.remarks.clear();
+  return m;
 }
 
 int64_t Slots(const BlockShape& block) {
@@ -31,21 +36,21 @@ int64_t Slots(const BlockShape& block) {
 }  // namespace
 
 MachineClasses::MachineClasses(absl::Span<const MachineProfile> machines) {
+  // The first machine of each kind: few, where there are many machines.
+  std::vector<std::pair<int, MachineProfile>> kinds;
+  absl::flat_hash_map<absl::string_view, int> hosts;
   for (size_t i = 0; i < machines.size(); ++i) {
-    int representative = static_cast<int>(i);
-    int host = static_cast<int>(i);
-    for (size_t j = i; j-- > 0;) {
-      if (representatives_[j] == static_cast<int>(j) &&
-          AreAlike(machines[j], machines[i])) {
-        representative = static_cast<int>(j);
-      }
-      if (!machines[i].machine.empty() &&
-          machines[j].machine == machines[i].machine) {
-        host = static_cast<int>(j);
-      }
-    }
-    representatives_.push_back(representative);
-    hosts_.push_back(host);
+    const auto index = static_cast<int>(i);
+    MachineProfile anonymous = Anonymous(machines[i]);
+    const auto kind =
+        std::find_if(kinds.begin(), kinds.end(),
+                     [&](const auto& k) { return k.second == anonymous; });
+    representatives_.push_back(kind == kinds.end() ? index : kind->first);
+    if (kind == kinds.end()) kinds.emplace_back(index, std::move(anonymous));
+    hosts_.push_back(
+        machines[i].machine.empty()
+            ? index
+            : hosts.try_emplace(machines[i].machine, index).first->second);
   }
 }
 
@@ -108,6 +113,12 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
 double HopSeconds(const MachineProfile& from, const MachineProfile& to) {
   const LinkProfile* link = from.Link(to.name);
   return link == nullptr ? 0 : link->latency_seconds;
+}
+
+double WayBackSeconds(const PlanRequest& request, int last, int first) {
+  return last == first
+             ? 0
+             : HopSeconds(request.machines[last], request.machines[first]);
 }
 
 double StepsOfRequest(const PlanRequest& request, const BlockShape& block) {

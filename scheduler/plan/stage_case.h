@@ -49,6 +49,10 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
 // The time from the end of a step in one machine's stage to its beginning in
 // the next's, its transfer excepted, which overlaps.
 double HopSeconds(const MachineProfile& from, const MachineProfile& to);
+// Returns the seconds that tokens, sampled on machine `last`, take to the
+// pipeline's `first`, beside what a step costs at the coordinator: it is near
+// one of both.
+double WayBackSeconds(const PlanRequest& request, int last, int first);
 
 // Steps that a request is in its block for, on average.
 double StepsOfRequest(const PlanRequest& request, const BlockShape& block);

@@ -16,7 +16,6 @@ struct StageKind {
   StageCase stage;
   Fractions fractions = {};
   double seconds = 0;  // of the present step
-  ResourceSeconds present = {};
   ResourceSeconds busy = {};
 };
 
@@ -51,11 +50,7 @@ class Job : public StepSource {
     for (StageKind& kind : kinds_) {
       kind.seconds = 0;
       if (step.micro_batches == 0) continue;
-      kind.seconds = StepSeconds(kind.stage, step, kind.fractions);
-      const ResourceForms forms = StepCost(kind.stage, step);
-      for (int r = 0; r < kNumResources; ++r) {
-        kind.busy[r] += forms[r].At(kind.fractions);
-      }
+      kind.seconds = PriceStep(kind.stage, step, kind.fractions, 1, &kind.busy);
     }
     for (size_t s = 0; s < kind_of_stage_.size(); ++s) {
       (*seconds)[s] = kinds_[kind_of_stage_[s]].seconds;
@@ -181,6 +176,8 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
           {.stage = stage_case, .fractions = FractionsOf(stage.policy)});
     }
   }
+  stages.step_seconds += WayBackSeconds(request, plan.stages.back().machine,
+                                        plan.stages.front().machine);
   return stages;
 }
 

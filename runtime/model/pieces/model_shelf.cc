@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/status_macros.h"
+#include "runtime/model/pieces/piece_file.h"
 
 namespace sluice {
 namespace {
@@ -25,20 +26,7 @@ class WholeFile : public PieceReader {
 
   const PieceList& list() const override { return *list_; }
   absl::Status Read(uint64_t piece, char* to) override {
-    uint64_t left = list_->bytes(piece);
-    uint64_t offset = piece * kPieceBytes;
-    while (left > 0) {
-      const ssize_t n = pread(fd_, to, left, static_cast<off_t>(offset));
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) {
-        return DataLoss(path_, ": can't read: ",
-                        n < 0 ? std::strerror(errno) : "it was cut short");
-      }
-      to += n;
-      offset += static_cast<uint64_t>(n);
-      left -= static_cast<uint64_t>(n);
-    }
-    return absl::OkStatus();
+    return ReadPiece(fd_, path_, *list_, piece, to);
   }
 
  private:

@@ -195,14 +195,15 @@ uint64_t PieceFile::recorded_bytes() const {
   return recorded_bytes_;
 }
 
-absl::Status PieceFile::ReadAt(uint64_t piece, char* to) const {
-  uint64_t left = list_->bytes(piece);
+absl::Status ReadPiece(int fd, const std::string& path, const PieceList& list,
+                       uint64_t piece, char* to) {
+  uint64_t left = list.bytes(piece);
   uint64_t offset = piece * kPieceBytes;
   while (left > 0) {
-    const ssize_t n = pread(fd_, to, left, static_cast<off_t>(offset));
+    const ssize_t n = pread(fd, to, left, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return DataLoss(path_, ": can't read: ",
+      return DataLoss(path, ": can't read: ",
                       n < 0 ? std::strerror(errno) : "it was cut short");
     }
     to += n;
@@ -214,7 +215,7 @@ absl::Status PieceFile::ReadAt(uint64_t piece, char* to) const {
 
 absl::StatusOr<bool> PieceFile::Check(uint64_t piece) {
   std::string bytes(list_->bytes(piece), '\0');
-  const bool right = ReadAt(piece, bytes.data()).ok() &&
+  const bool right = ReadPiece(fd_, path_, *list_, piece, bytes.data()).ok() &&
                      HashPiece(bytes) == list_->hash(piece);
   MutexLock lock(&mu_);
   if (states_[piece] == State::kAbsent) return false;
@@ -271,7 +272,7 @@ absl::Status PieceFile::Read(uint64_t piece, char* to) {
     return NotFound("piece ", piece, " of ", path_, " is not here");
   };
   if (state(piece) != State::kPresent) return absent();
-  SLUICE_RETURN_IF_ERROR(ReadAt(piece, to));
+  SLUICE_RETURN_IF_ERROR(ReadPiece(fd_, path_, *list_, piece, to));
   // It may have been dropped meanwhile.
   return state(piece) == State::kPresent ? absl::OkStatus() : absent();
 }

@@ -16,6 +16,11 @@
 
 namespace sluice {
 
+// Reads a piece of an open file, whose name is for errors, to `to`, which has
+// room for it. kDataLoss if the file can't be read or is too short.
+absl::Status ReadPiece(int fd, const std::string& path, const PieceList& list,
+                       uint64_t piece, char* to);
+
 // A file of which only some pieces are here: a sparse file of the full size,
 // whose absent pieces are holes, with the record of those that are present.
 //
@@ -86,7 +91,6 @@ class PieceFile : public PieceReader {
   absl::Status RecordLocked(uint64_t piece, bool present)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status BringToDisk() const;
-  absl::Status ReadAt(uint64_t piece, char* to) const;
   absl::Status Failed(const char* what, int error) const;
   void Punch(uint64_t first, uint64_t end) const;
 

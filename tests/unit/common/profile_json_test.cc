@@ -60,6 +60,12 @@ TEST(ProfileJsonTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(*read, p);
   EXPECT_EQ(ProfileToJson(*read), ProfileToJson(p));
 
+  MachineProfile linked = p;
+  linked.nccl_links = true;
+  const auto with_nccl = ProfileFromJson(ProfileToJson(linked));
+  ASSERT_TRUE(with_nccl.ok()) << with_nccl.status();
+  EXPECT_TRUE(with_nccl->nccl_links);
+
   MachineProfile cpu = p;
   cpu.device_memory_bytes = 0;
   cpu.device_compute = ComputeProfile();

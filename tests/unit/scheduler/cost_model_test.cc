@@ -453,11 +453,35 @@ TEST_F(CostModelTest, FewerThreadsComputeSlower) {
 TEST_F(CostModelTest, LinksCarryActivations) {
   EXPECT_EQ(Seconds(Resource::kLink, in_memory_), 0) << "the last stage";
   stage_.layers = {0, 2};
-  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
-              16 * 64 * 4 / 1e5 + 2 * 1e-3, 1e-9);
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 16 * 64 * 4 / 1e5, 1e-9);
   stage_.policy.link_dtype = DType::kBFloat16;
-  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_),
-              16 * 64 * 2 / 1e5 + 2 * 1e-3, 1e-9);
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 16 * 64 * 2 / 1e5, 1e-9);
+  // Two micro-batches, four credits: half a round trip.
+  machine_.links = {{"", 1e5, 0.5}};
+  EXPECT_NEAR(Seconds(Resource::kLink, in_memory_), 0.5, 1e-9);
+}
+
+// The worker charges the buffers before it loads the stage (StageRunner).
+TEST_F(CostModelTest, LinksByNcclTakeDeviceMemory) {
+  machine_ = Gpu();
+  machine_.device = "cuda:0: made up";
+  stage_.policy.max_step_tokens = 128;
+  const auto device = [&](LayerRange layers, bool nccl) {
+    stage_.layers = layers;
+    machine_.nccl_links = nccl;
+    return LimitsOf(stage_)[0];
+  };
+  const uint64_t all = machine_.device_memory_bytes;
+  const auto payload =
+      uint64_t{4} * 128 * static_cast<uint64_t>(model_.hidden_size);
+  EXPECT_EQ(device({1, 3}, false), all);
+  EXPECT_EQ(device({0, 4}, true), all) << "no neighbours";
+  EXPECT_EQ(device({0, 2}, true), all - 2 * payload);
+  EXPECT_EQ(device({2, 4}, true), all - 2 * payload);
+  EXPECT_EQ(device({1, 3}, true), all - 4 * payload);
+  machine_.device_memory_bytes = payload;
+  EXPECT_EQ(device({1, 3}, true), 0);
+  EXPECT_EQ(LimitsOf(stage_)[1], machine_.host_memory_bytes);
 }
 
 TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {

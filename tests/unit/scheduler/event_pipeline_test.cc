@@ -89,6 +89,31 @@ TEST(EventPipelineTest, FollowsBlocksThroughTheStages) {
   EXPECT_EQ(run.busy, (std::vector<double>{8, 12}));
 }
 
+// Stages on machines of their own are followed without events if nobody asks
+// for a timeline.
+TEST(EventPipelineTest, WithoutATimelineItTakesAsLong) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> seconds(0, 3);
+  for (int i = 0; i < 50; ++i) {
+    std::vector<PipelineStage> stages;
+    std::vector<std::vector<double>> kinds;
+    for (int s = 0; s <= i % 6; ++s) {
+      stages.push_back({.machine = s, .hop_seconds = seconds(random)});
+      kinds.push_back({seconds(random), seconds(random), seconds(random)});
+    }
+    const int blocks = 1 + i % 5;
+    const double step = seconds(random);
+    FixedSteps same(kinds, blocks, 20, 2), other(kinds, blocks, 20, 2);
+    const PipelineRun events = RunPipeline(stages, step, &same, 1);
+    const PipelineRun direct = RunPipeline(stages, step, &other, 0);
+    EXPECT_EQ(direct.steps, events.steps);
+    EXPECT_NEAR(direct.seconds, events.seconds, 1e-9 * events.seconds);
+    for (size_t s = 0; s < stages.size(); ++s) {
+      EXPECT_NEAR(direct.busy[s], events.busy[s], 1e-9 * events.seconds);
+    }
+  }
+}
+
 TEST(EventPipelineTest, KeepsTheFirstEventsOnly) {
   const std::vector<PipelineStage> stages = {{.machine = 0, .seconds = 1}};
   EXPECT_EQ(RunFixed(stages, 1, 0, 10, 3).timeline.size(), 3u);

@@ -41,6 +41,21 @@ Groups GroupsOf(const Layout& layout) {
   return groups;
 }
 
+// Not all sizes of groups are tried where there are many machines.
+TEST(LayoutTest, ManyAlikeMachinesAreAsGoodAsWithAnyNumberOfPipelines) {
+  constexpr int kMachines = 200;
+  PlanRequest request = SmallRequest(Machines(kMachines, 4e8, 0), 40);
+  request.workload.classes = {{100, 20, 8000}};
+  const Layout best = Made(request);
+  ASSERT_FALSE(best.pipelines.empty());
+  EXPECT_GT(best.pipelines.size(), 1u);
+  for (const int replicas : {5, 6, 8, 10, 12, 14}) {
+    const auto other = MakeLayout(request, replicas);
+    if (!other.ok()) continue;
+    EXPECT_LE(best.seconds, 1.05 * other->best.seconds) << replicas;
+  }
+}
+
 TEST(ForEachGroupingTest, SeesEachGroupingOnce) {
   const auto count = [](const std::vector<int>& kinds) {
     int groupings = 0;
@@ -169,7 +184,7 @@ TEST(MakeLayoutTest, NearlyAlikeMachinesCostFewPlans) {
 TEST(MakeLayoutTest, HundredsOfMachines) {
   PlanRequest request = SmallRequest(Machines(96, 7e8, 0));
   request.choices.gbs = {32};
-  request.workload.classes = {{100, 20, 20000}};
+  request.workload.classes = {{100, 20, 8000}};
   const auto result = MakeLayout(request, 0);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_LE(result->groups, 60);

@@ -52,8 +52,7 @@ StageAnswer Answered(const Asked& asked) {
 bool Holds(const Asked& asked, const Policy& policy) {
   const StageCase stage = MakeStageCase(
       asked.request, 0, asked.Question().layers, policy, asked.block);
-  return PlacementOf(stage, FractionsOf(policy))
-      .Fits(LimitsOf(asked.request.machines[0]));
+  return PlacementOf(stage, FractionsOf(policy)).Fits(LimitsOf(stage));
 }
 
 double SecondsOf(const Asked& asked, const Policy& policy) {
