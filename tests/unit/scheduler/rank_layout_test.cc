@@ -212,7 +212,7 @@ double BestOfAll(const PlanRequest& request) {
 
 TEST(MakeRankLayoutTest, IsNearTheBestOfAll) {
   std::mt19937 random(4);
-  int of_ranks = 0, of_stages = 0, of_replicas = 0, planned = 0, missed = 0;
+  int of_ranks = 0, of_stages = 0, of_replicas = 0, planned = 0;
   for (int i = 0; i < 36; ++i) {
     PlanRequest request = RandomRequest(i, &random);
     SCOPED_TRACE(absl::StrCat("case ", i));
@@ -235,8 +235,7 @@ TEST(MakeRankLayoutTest, IsNearTheBestOfAll) {
     PlanRequest grouped = request;
     grouped.machines = made->grouping.machines;
     const double chosen = SimulatedSeconds(grouped, made->layout.best);
-    EXPECT_LE(chosen, best / 0.75);
-    missed += chosen > best / 0.95 ? 1 : 0;
+    EXPECT_LE(chosen, best / 0.95);
     const auto& pipelines = made->layout.best.pipelines;
     for (const MachineProfile& m : grouped.machines) {
       if (m.ranks > 1) {
@@ -247,8 +246,6 @@ TEST(MakeRankLayoutTest, IsNearTheBestOfAll) {
     of_stages += pipelines[0].plan.stages.size() > 1 ? 1 : 0;
     of_replicas += pipelines.size() > 1 ? 1 : 0;
   }
-  // Of the 36 cases one reaches only 79.7 % of the best; why is not known.
-  EXPECT_LE(missed, 1);
   // The cases are of all kinds.
   EXPECT_GE(planned, 30);
   EXPECT_GE(of_ranks, 8);
