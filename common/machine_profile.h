@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
 
@@ -136,9 +137,19 @@ struct ExchangeProfile {
                          const ExchangeProfile&) = default;
 };
 
+// A number of ranks by which a worker may compute its stages, tensor parallel.
+struct RankChoice {
+  int32_t ranks = 2;
+  // A rank's rates while all of them compute, in those of one rank alone: of
+  // what waits for memory, as products of few rows, and of what computes.
+  double memory_share = 1;
+  double product_share = 1;
+  ExchangeProfile exchange;
+  friend bool operator==(const RankChoice&, const RankChoice&) = default;
+};
+
 struct MachineProfile {
   static constexpr int kVersion = 1;
-  static constexpr int32_t kMaxRanks = 64;
 
   std::string name;         // of the worker
   std::string machine;      // workers of one machine share its cores and disk
@@ -160,6 +171,10 @@ struct MachineProfile {
   // Between the ranks; or, of one part of a machine, between this and the
   // others. No rate: none.
   ExchangeProfile exchange;
+  // Numbers of ranks, ascending, that the worker may have beside one: a plan
+  // says how many compute its stage (Policy::ranks). The other figures are then
+  // of one rank.
+  std::vector<RankChoice> rank_choices;
   // Parts of one whole, which has this name, may compute stages together if
   // they have an exchange; "": it is no part.
   std::string part_of;
@@ -181,6 +196,10 @@ struct MachineProfile {
   int32_t rank_threads() const { return (threads + ranks - 1) / ranks; }
   bool has_exchange() const { return exchange.bytes_per_second > 0; }
   bool has_device() const { return device_memory_bytes > 0; }
+  // The same machine with so many ranks, and no choice; `count` as in a
+  // policy: 0 is the most that there may be. kInvalidArgument if it may not
+  // have so many.
+  absl::StatusOr<MachineProfile> WithRanks(int32_t count) const;
   // Whether the device is a GPU, by its name; else it is the CPU's, for tests.
   bool has_gpu() const { return has_device() && device.starts_with("cuda"); }
   // The rates of the processor that runs the layers.

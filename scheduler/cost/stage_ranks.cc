@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "common/machine_profile.h"
+#include "common/policy.h"
 #include "runtime/placement/tensor_shard.h"
 
 // "Pope et al. 3": section 3 of "Efficiently Scaling Transformer Inference".
 
 namespace sluice {
 
-static_assert(MachineProfile::kMaxRanks == kMaxTensorRanks);
+static_assert(kMaxRanks == kMaxTensorRanks);
 
 int32_t StageRanks::count() const {
   int32_t count = 0;

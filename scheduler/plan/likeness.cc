@@ -12,6 +12,12 @@ std::vector<double> FiguresOf(const MachineProfile& m) {
                                  m.disk.read_bytes_per_second,
                                  static_cast<double>(m.ranks),
                                  m.exchange.bytes_per_second};
+  for (const RankChoice& choice : m.rank_choices) {
+    figures.push_back(choice.ranks);
+    figures.push_back(choice.memory_share);
+    figures.push_back(choice.product_share);
+    figures.push_back(choice.exchange.bytes_per_second);
+  }
   for (const ComputeProfile* compute : {&m.host, &m.device_compute}) {
     figures.push_back(compute->memory_bytes_per_second);
     for (const ProductRate& product : compute->products) {

@@ -126,6 +126,7 @@ absl::Status PlanRequest::Check() const {
   SLUICE_RETURN_IF_ERROR(
       CheckPositive(choices.max_step_tokens, "max-step-tokens", 1));
   SLUICE_RETURN_IF_ERROR(CheckPositive(choices.threads, "threads", 0));
+  SLUICE_RETURN_IF_ERROR(CheckPositive(choices.ranks, "tensor-parallel", 1));
   if (choices.slice_context.value_or(0) < 0 ||
       choices.slice_context.value_or(0) > kMaxSliceContext) {
     return InvalidArgument("plan: a slice-context of ", *choices.slice_context,
@@ -152,6 +153,12 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   SLUICE_RETURN_IF_ERROR(request.Check());
   SLUICE_RETURN_IF_ERROR(CheckPositive({num_blocks}, "blocks", 1));
   SLUICE_RETURN_IF_ERROR(CheckCovers(request, stages));
+  if (HasRankChoice(request.machines)) {
+    PlanRequest named = request;
+    SLUICE_ASSIGN_OR_RETURN(named.machines,
+                            WithNamedRanks(std::move(named.machines), stages));
+    return EvaluatePlan(named, stages, num_blocks);
+  }
   const Policy& first = stages.front().policy;
   BlockShape block = {
       .gbs = first.gbs,
@@ -176,6 +183,29 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
   SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
   return plan;
+}
+
+bool HasRankChoice(const std::vector<MachineProfile>& machines) {
+  return std::any_of(
+      machines.begin(), machines.end(),
+      [](const MachineProfile& m) { return !m.rank_choices.empty(); });
+}
+
+absl::StatusOr<std::vector<MachineProfile>> WithNamedRanks(
+    std::vector<MachineProfile> machines,
+    const std::vector<StageChoice>& stages) {
+  for (const StageChoice& stage : stages) {
+    if (stage.machine < 0 ||
+        stage.machine >= static_cast<int>(machines.size())) {
+      return InvalidArgument("plan: a stage is on machine ", stage.machine,
+                             " of ", machines.size());
+    }
+    MachineProfile& machine = machines[static_cast<size_t>(stage.machine)];
+    SLUICE_ASSIGN_OR_RETURN(machine, machine.WithRanks(stage.policy.ranks));
+  }
+  // Those in no stage have none.
+  for (MachineProfile& machine : machines) machine.rank_choices.clear();
+  return machines;
 }
 
 int32_t SequencePositions(const Plan& plan) {

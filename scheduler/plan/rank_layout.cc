@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "scheduler/plan/likeness.h"
+#include "scheduler/plan/weights_stay.h"
 
 namespace sluice {
 namespace {
@@ -30,14 +31,17 @@ struct Whole {
   std::vector<int> parts;  // indices in the request
   int kind = 0;            // the first whole with as many parts like these
   std::vector<int> sizes;  // that groups may have, ascending
+  // Whether it is one worker, which may have so many ranks; else groups are of
+  // parts.
+  bool is_worker = false;
 
   int num_parts() const { return static_cast<int>(parts.size()); }
+  bool has_choice() const { return sizes.size() > 1; }
 };
 
 std::vector<int> SizesOf(int parts) {
   std::vector<int> sizes;
-  for (int size = 1; size <= std::min(parts, MachineProfile::kMaxRanks);
-       ++size) {
+  for (int size = 1; size <= std::min(parts, kMaxRanks); ++size) {
     if (parts % size == 0) sizes.push_back(size);
   }
   return sizes;
@@ -58,12 +62,22 @@ std::vector<Whole> WholesOf(const std::vector<MachineProfile>& machines) {
   }
   for (int w = 0; w < static_cast<int>(wholes.size()); ++w) {
     Whole& whole = wholes[w];
-    whole.sizes = SizesOf(whole.num_parts());
+    const MachineProfile& first = machines[whole.parts.front()];
+    whole.is_worker = !first.rank_choices.empty();
+    if (whole.is_worker) {
+      whole.sizes = {first.ranks};
+      for (const RankChoice& choice : first.rank_choices) {
+        whole.sizes.push_back(choice.ranks);
+      }
+    } else {
+      whole.sizes = SizesOf(whole.num_parts());
+    }
     whole.kind = w;
-    const auto figures = FiguresOf(machines[whole.parts.front()]);
+    const auto figures = FiguresOf(first);
     for (int before = 0; before < w; ++before) {
       const Whole& other = wholes[before];
       if (other.kind == before && other.num_parts() == whole.num_parts() &&
+          other.sizes == whole.sizes &&
           AreSimilar(figures, FiguresOf(machines[other.parts.front()]),
                      kAlikeFactor)) {
         whole.kind = before;
@@ -79,7 +93,13 @@ Grouping Grouped(const std::vector<MachineProfile>& machines,
                  const std::vector<Whole>& wholes,
                  const std::vector<int>& sizes) {
   std::map<int, std::vector<int>> groups;  // by their first parts
+  std::map<int, int> ranks;                // of workers
   for (size_t w = 0; w < wholes.size(); ++w) {
+    if (wholes[w].is_worker) {
+      groups[wholes[w].parts.front()] = wholes[w].parts;
+      ranks[wholes[w].parts.front()] = sizes[w];
+      continue;
+    }
     for (size_t p = 0; p < wholes[w].parts.size(); ++p) {
       const size_t first = p - p % static_cast<size_t>(sizes[w]);
       groups[wholes[w].parts[first]].push_back(wholes[w].parts[p]);
@@ -91,6 +111,9 @@ Grouping Grouped(const std::vector<MachineProfile>& machines,
     for (const int part : parts) together.push_back(&machines[part]);
     grouping.machines.push_back(parts.size() == 1 ? machines[first]
                                                   : TogetherAs(together));
+    if (const auto it = ranks.find(first); it != ranks.end()) {
+      grouping.machines.back() = *machines[first].WithRanks(it->second);
+    }
     grouping.parts.push_back(std::move(parts));
   }
   return grouping;
@@ -101,7 +124,15 @@ class RankSearch {
   RankSearch(const PlanRequest& request, int32_t replicas)
       : request_(request),
         replicas_(replicas),
-        wholes_(WholesOf(request.machines)) {}
+        wholes_(WholesOf(request.machines)) {
+    const std::vector<int32_t>& allowed = request.choices.ranks;
+    for (Whole& whole : wholes_) {
+      if (!whole.is_worker || allowed.empty()) continue;
+      std::erase_if(whole.sizes, [&](int size) {
+        return std::count(allowed.begin(), allowed.end(), size) == 0;
+      });
+    }
+  }
 
   absl::StatusOr<RankLayout> Run();
 
@@ -123,10 +154,12 @@ class RankSearch {
   void Improve(Sizes sizes);
   Sizes Choose() const;
   std::string Describe(const Sizes& sizes) const;
+  // Has the policies say how many ranks there are, where that is chosen.
+  void NameRanks(RankLayout* result) const;
 
   const PlanRequest& request_;
   const int32_t replicas_;
-  const std::vector<Whole> wholes_;
+  std::vector<Whole> wholes_;
   std::map<Sizes, Tried> tried_;
 };
 
@@ -209,16 +242,20 @@ RankSearch::Sizes RankSearch::Choose() const {
 
 std::string RankSearch::Describe(const Sizes& sizes) const {
   // By the sizes, the machines that have them.
-  std::map<int, std::vector<std::string>> by_size;
+  std::map<std::pair<int, bool>, std::vector<std::string>> by_size;
   for (size_t w = 0; w < wholes_.size(); ++w) {
-    if (wholes_[w].num_parts() == 1) continue;
-    by_size[sizes[w]].push_back(
-        request_.machines[wholes_[w].parts.front()].part_of);
+    const Whole& whole = wholes_[w];
+    if (!whole.has_choice()) continue;
+    const MachineProfile& machine = request_.machines[whole.parts.front()];
+    by_size[{sizes[w], whole.is_worker}].push_back(
+        whole.is_worker ? machine.name : machine.part_of);
   }
   std::vector<std::string> texts;
-  for (const auto& [size, names] : by_size) {
-    std::string text = size == 1 ? std::string("parts alone")
-                                 : absl::StrCat("tensor-parallel=", size);
+  for (const auto& [kind, names] : by_size) {
+    const auto& [size, is_worker] = kind;
+    std::string text = size == 1 && !is_worker
+                           ? std::string("parts alone")
+                           : absl::StrCat("tensor-parallel=", size);
     if (by_size.size() > 1) {
       absl::StrAppend(&text, " on ", names.front());
       if (names.size() > 1) {
@@ -230,8 +267,32 @@ std::string RankSearch::Describe(const Sizes& sizes) const {
   return absl::StrJoin(texts, ", ");
 }
 
+void RankSearch::NameRanks(RankLayout* result) const {
+  for (PipelinePlan& pipeline : result->layout.best.pipelines) {
+    for (StagePlan& stage : pipeline.plan.stages) {
+      const auto machine = static_cast<size_t>(stage.machine);
+      const int part = result->grouping.parts[machine].front();
+      const int32_t ranks = result->grouping.machines[machine].ranks;
+      const bool chosen = !request_.machines[part].rank_choices.empty();
+      if (chosen || ranks > 1) stage.policy.ranks = ranks;
+    }
+    PlanRequest grouped = request_;
+    grouped.machines = result->grouping.machines;
+    pipeline.plan.tensor_parallel = WhyWeightsStay(grouped, pipeline.plan);
+  }
+}
+
 absl::StatusOr<RankLayout> RankSearch::Run() {
-  const Sizes alone(wholes_.size(), 1);
+  Sizes alone;
+  for (const Whole& whole : wholes_) {
+    if (whole.sizes.empty()) {
+      return InvalidArgument(
+          "plan: tensor-parallel=", request_.choices.ranks.front(),
+          ", but worker '", request_.machines[whole.parts.front()].name,
+          "' may not have so many ranks");
+    }
+    alone.push_back(whole.sizes.front());
+  }
   const std::vector<Sizes> all = All();
   for (const Sizes& sizes : all) Try(sizes);
   if (all.empty()) {
@@ -244,6 +305,7 @@ absl::StatusOr<RankLayout> RankSearch::Run() {
   if (best.empty()) return tried_.at(alone).layout.status();
   RankLayout result = {.grouping = tried_.at(best).grouping,
                        .layout = *tried_.at(best).layout};
+  NameRanks(&result);
   const double seconds = tried_.at(best).seconds();
   std::set<std::string> seen = {Describe(best)};
   for (const auto& [sizes, tried] : tried_) {
@@ -321,8 +383,8 @@ MachineProfile TogetherAs(const std::vector<const MachineProfile*>& parts) {
 bool CanComputeTogether(const MachineProfile& a, const MachineProfile& b) {
   return !a.part_of.empty() && a.part_of == b.part_of &&
          (a.machine.empty() || a.machine != b.machine) && a.ranks == 1 &&
-         b.ranks == 1 && a.has_exchange() && b.has_exchange() &&
-         a.has_gpu() == b.has_gpu() &&
+         b.ranks == 1 && a.rank_choices.empty() && b.rank_choices.empty() &&
+         a.has_exchange() && b.has_exchange() && a.has_gpu() == b.has_gpu() &&
          AreSimilar(FiguresOf(a), FiguresOf(b), kAlikeFactor);
 }
 

@@ -22,14 +22,14 @@ namespace sluice {
 
 // The machine that some parts are together, the ranks of its stages. Its rates
 // are those of its slowest part. REQUIRES: parts of one whole (see
-// CanComputeTogether), at most MachineProfile::kMaxRanks, in order.
+// CanComputeTogether), at most kMaxRanks, in order.
 MachineProfile TogetherAs(const std::vector<const MachineProfile*>& parts);
 
 // Whether stages may have these parts as ranks: parts of one whole, of one rank
 // each, with an exchange, and nearly alike.
 bool CanComputeTogether(const MachineProfile& a, const MachineProfile& b);
 
-// Machines that parts were put together to.
+// Machines that parts were put together to, or workers with a number of ranks.
 struct Grouping {
   std::vector<MachineProfile> machines;  // in the order of their first parts
   std::vector<std::vector<int>> parts;   // of each: indices in the request
@@ -44,7 +44,9 @@ struct RankLayout {
 };
 
 // The layout with the least predicted time of the job, over all sizes of groups
-// that divide a machine's parts: `replicas` as for MakeLayout. Machines whose
+// that divide a machine's parts, and all numbers of ranks that a worker may
+// have (MachineProfile::rank_choices): `replicas` as for MakeLayout. Policies
+// say how many ranks there are. Machines whose
 // parts are alike have groups of one size at first; where machines are of
 // several kinds, each kind's size is then changed as long as that helps, and
 // all are tried where they are few. A larger group is better only if it is

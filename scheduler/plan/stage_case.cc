@@ -106,6 +106,10 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
   if (request.choices.link_dtype != DType::kFloat32) {
     stage.policy.link_dtype = request.choices.link_dtype;
   }
+  // Where there is a choice, one rank is what the figures are of.
+  if (!stage.machine->rank_choices.empty()) {
+    stage.policy.ranks = stage.machine->ranks;
+  }
   stage.may_use = SupportOf(FractionsOf(policy));
   return stage;
 }

@@ -222,6 +222,16 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
     return InvalidArgument("simulation: pages of ", options.page_tokens,
                            " tokens");
   }
+  if (HasRankChoice(request.machines)) {
+    std::vector<StageChoice> choices;
+    for (const StagePlan& stage : plan.stages) {
+      choices.push_back({stage.machine, stage.layers, stage.policy});
+    }
+    PlanRequest named = request;
+    SLUICE_ASSIGN_OR_RETURN(named.machines,
+                            WithNamedRanks(std::move(named.machines), choices));
+    return Simulate(named, plan, options);
+  }
   SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
   SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,
                           SchedulerOf(request, plan, options.page_tokens));

@@ -33,8 +33,16 @@ void AddWorkers(const MachineProfile& machine, int32_t workers,
 void AddParts(const MachineProfile& part, int32_t parts,
               std::vector<MachineProfile>* machines) {
   const std::string whole = part.part_of.empty() ? part.name : part.part_of;
+  // A part alone has one rank; the exchange of as many ranks is its own.
+  MachineProfile one = part;
+  one.rank_choices.clear();
+  for (const RankChoice& choice : part.rank_choices) {
+    if (choice.ranks == parts && !one.has_exchange()) {
+      one.exchange = choice.exchange;
+    }
+  }
   for (int32_t p = 0; p < parts; ++p) {
-    MachineProfile& added = machines->emplace_back(part);
+    MachineProfile& added = machines->emplace_back(one);
     absl::StrAppend(&added.name, "/", p);
     added.machine = absl::StrCat(whole, "/", p);
     added.part_of = whole;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -88,6 +89,7 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--max-tokens", max_tokens,
                   "tokens to generate where the input does not say")
       ->check(AtLeast(1));
+  AddTensorParallel(app, &machine.tensor_parallel);
   app->add_option("--host-memory", machine.host_memory,
                   "of this machine, as in sluice run, or of each --profile")
       ->type_name("SIZE");
@@ -109,7 +111,7 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "each machine has so many parts as its profile says, GPUs or "
                   "NUMA nodes: stages, replicas or, if the profile has an "
                   "exchange, ranks of a stage, as is best; default: 1")
-      ->check(CLI::Range(1, MachineProfile::kMaxRanks));
+      ->check(CLI::Range(1, kMaxRanks));
   app->add_option(
       "--cluster", cluster,
       "a file of machines: {\"machines\": [{\"profile\": "
@@ -311,6 +313,9 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     ProgressDisplay display(Clock::Real(), flags.json);
     SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                             LocalProfile(options, ShowProfiling(&display)));
+    if (!absl::StartsWith(flags.machine.tensor_parallel, "auto")) {
+      SLUICE_ASSIGN_OR_RETURN(profile, profile.WithRanks(0));
+    }
     machines.push_back(std::move(profile));
   }
   std::vector<MachineProfile> parts;
@@ -460,11 +465,12 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   const PlanRequest& request = c.request;
   Decision decision;
   decision.machines = request.machines;
-  const bool has_parts =
+  const bool has_ranks =
+      HasRankChoice(request.machines) ||
       std::any_of(request.machines.begin(), request.machines.end(),
                   [](const MachineProfile& m) { return !m.part_of.empty(); });
   if (!NamesFractions(flags.coordinator.options.policy)) {
-    if (has_parts) {
+    if (has_ranks) {
       SLUICE_ASSIGN_OR_RETURN(RankLayout made,
                               MakeRankLayout(request, c.replicas));
       decision.machines = std::move(made.grouping.machines);
@@ -516,24 +522,30 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
 std::string GroupsTable(const PlanRequest& request, const Decision& decision) {
   std::string text;
   for (size_t m = 0; m < decision.parts.size(); ++m) {
-    if (decision.parts[m].size() == 1) continue;
+    if (decision.machines[m].ranks == 1) continue;
     std::vector<std::string> names;
     for (const int part : decision.parts[m]) {
       names.push_back(EscapeForTerminal(request.machines[part].name));
     }
     absl::StrAppend(&text, "  ", names.front(),
-                    ": tensor-parallel=", names.size(), " (",
-                    absl::StrJoin(names, ", "), ")\n");
+                    ": tensor-parallel=", decision.machines[m].ranks);
+    if (names.size() > 1) {
+      absl::StrAppend(&text, " (", absl::StrJoin(names, ", "), ")");
+    }
+    absl::StrAppend(&text, "\n");
   }
   return text.empty() ? text : absl::StrCat("computed together:\n", text, "\n");
 }
 nlohmann::ordered_json GroupsJson(const PlanRequest& request,
                                   const Decision& decision) {
   auto json = nlohmann::ordered_json::array();
-  for (const std::vector<int>& parts : decision.parts) {
+  for (size_t m = 0; m < decision.parts.size(); ++m) {
     auto names = nlohmann::ordered_json::array();
-    for (const int part : parts) names.push_back(request.machines[part].name);
-    json.push_back({{"tensor_parallel", parts.size()}, {"parts", names}});
+    for (const int part : decision.parts[m]) {
+      names.push_back(request.machines[part].name);
+    }
+    json.push_back(
+        {{"tensor_parallel", decision.machines[m].ranks}, {"parts", names}});
   }
   return json;
 }

@@ -101,6 +101,18 @@ TEST(ProfileJsonTest, IsWrittenForPeople) {
           "disk", "links", "step_seconds"));
 }
 
+TEST(ProfileJsonTest, HasTheNumbersOfRanksThatAWorkerMayHave) {
+  MachineProfile profile = SampleCpuProfile();
+  profile.ranks = 1;
+  profile.rank_choices = {{2, 0.75, 0.5, {1e9, 1e-5}},
+                          {4, 0.5, 0.25, {5e8, 0}}};
+  const std::string json = ProfileToJson(profile);
+  EXPECT_THAT(json, testing::HasSubstr("\"memory_share\": 0.75"));
+  const auto read = ProfileFromJson(json);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, profile);
+}
+
 TEST(ProfileJsonTest, ReadsWhatAPersonWrote) {
   const auto p = ProfileFromJson(kByHand);
   ASSERT_TRUE(p.ok()) << p.status();

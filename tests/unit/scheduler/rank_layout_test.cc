@@ -150,6 +150,74 @@ TEST(MakeRankLayoutTest, ManyMachinesOfTwoKinds) {
   EXPECT_EQ(parts, 18u);
 }
 
+// A worker that may have 2 or 4 ranks, each of which has such a share of the
+// rates of one.
+MachineProfile FlexibleWorker(double share, double exchange) {
+  MachineProfile worker = TestMachine("w", 4e9, 0);
+  worker.rank_choices = {{2, share, share, {exchange, 5e-6}},
+                         {4, share, share, {exchange, 5e-6}}};
+  return worker;
+}
+
+TEST(MakeRankLayoutTest, AWorkerHasAsManyRanksAsAreBest) {
+  const PlanRequest request = SmallRequest({FlexibleWorker(1, 5e10)});
+  const auto made = MakeRankLayout(request, 1);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->grouping.machines[0].ranks, 4);
+  const Plan& plan = made->layout.best.pipelines[0].plan;
+  EXPECT_EQ(plan.stages[0].policy.ranks, 4);
+  EXPECT_THAT(plan.tensor_parallel, HasSubstr("weights stay"));
+  EXPECT_THAT(plan.tensor_parallel, HasSubstr("each of 4 ranks gets"));
+  EXPECT_THAT(made->rejected, SizeIs(2));
+  // A plan that names them is evaluated and simulated with so many.
+  const StagePlan& stage = plan.stages[0];
+  const auto same = EvaluatePlan(request, {{0, stage.layers, stage.policy}},
+                                 plan.block.num_blocks);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_NEAR(same->seconds, plan.seconds, 0.01 * plan.seconds);
+  Policy one = stage.policy;
+  one.ranks = 1;
+  const auto slower =
+      EvaluatePlan(request, {{0, stage.layers, one}}, plan.block.num_blocks);
+  ASSERT_TRUE(slower.ok()) << slower.status();
+  EXPECT_GT(slower->seconds, 1.5 * plan.seconds);
+  const auto simulated = Simulate(request, plan, SimulationOptions());
+  ASSERT_TRUE(simulated.ok()) << simulated.status();
+  EXPECT_NEAR(simulated->seconds, plan.seconds, 0.05 * plan.seconds);
+  one.ranks = 3;
+  EXPECT_EQ(EvaluatePlan(request, {{0, stage.layers, one}}, 1).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(MakeRankLayoutTest, RanksThatShareCoresAreNotWorthTheirExchange) {
+  PlanRequest request = SmallRequest({FlexibleWorker(0.25, 1e9)});
+  const auto made = MakeRankLayout(request, 1);
+  ASSERT_TRUE(made.ok()) << made.status();
+  const Plan& plan = made->layout.best.pipelines[0].plan;
+  EXPECT_EQ(plan.stages[0].policy.ranks, 1);  // not as many as there may be
+  EXPECT_EQ(plan.tensor_parallel, "");
+  ASSERT_THAT(made->rejected, SizeIs(2));
+  EXPECT_EQ(made->rejected[0].description, "tensor-parallel=2");
+  EXPECT_THAT(made->rejected[0].why, HasSubstr("the best"));
+  // What MakePlan takes for granted is one rank, and said.
+  const auto plain = MakePlan(request);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->best.stages[0].policy.ranks, 1);
+}
+
+TEST(MakeRankLayoutTest, OnlyTheRanksThatAreAllowed) {
+  PlanRequest request = SmallRequest({FlexibleWorker(1, 5e10)});
+  request.choices.ranks = {2};
+  const auto made = MakeRankLayout(request, 1);
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->grouping.machines[0].ranks, 2);
+  request.choices.ranks = {3};
+  const auto none = MakeRankLayout(request, 1);
+  EXPECT_EQ(none.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(none.status().message()),
+              HasSubstr("tensor-parallel=3"));
+}
+
 TEST(MakeRankLayoutTest, SaysWhatIsMissing) {
   std::vector<MachineProfile> machines;
   AddParts("a", 2, Part(2e8, 1e10), &machines);
