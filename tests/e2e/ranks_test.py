@@ -49,8 +49,8 @@ def test_tiers_of_each_rank():
         check_equal(OPT, (*DEVICE, "--disk-dir", disk, "--policy", "w=30/40/30,c=30/30/40"))
 
 
-def over_processes(lines, flags):
-    with harness.Cluster(LLAMA, workers=2, worker_flags=flags) as cluster:
+def over_processes(lines, flags, coordinator_flags=()):
+    with harness.Cluster(LLAMA, workers=2, worker_flags=flags, coordinator_flags=coordinator_flags) as cluster:
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
         job = cluster.submit(path)["id"]
@@ -122,6 +122,20 @@ def test_the_plan_says_how_many_ranks():
                                   "--profile", profile).stdout
             assert ("weights stay with their ranks" in text) == (ranks == 2), text
             assert f"tensor-parallel={3 - ranks}" in text.split("other tensor parallel groups")[1], text
+
+
+def test_a_policy_names_the_ranks():
+    """Of workers that may have up to four ranks, on emulated devices; and of two of four fake GPUs' ends of NCCL."""
+    lines = harness.mixed_requests(16)
+    base = over_processes(lines, ())
+    flags = (*DEVICE, "--tensor-parallel", "auto:4")
+    for ranks in (1, 2, 4):
+        assert over_processes(lines, flags, ("--policy", f"tensor-parallel={ranks}")) == base, ranks
+    os.environ["SLUICE_FAKE_GPU_COUNT"] = "4"
+    try:
+        assert over_processes(lines, (*NCCL, *flags), ("--policy", "tensor-parallel=2")) == base
+    finally:
+        del os.environ["SLUICE_FAKE_GPU_COUNT"]
 
 
 def test_the_worker_measures_its_ranks():

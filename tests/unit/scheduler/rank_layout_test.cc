@@ -167,7 +167,10 @@ TEST(MakeRankLayoutTest, AWorkerHasAsManyRanksAsAreBest) {
   const Plan& plan = made->layout.best.pipelines[0].plan;
   EXPECT_EQ(plan.stages[0].policy.ranks, 4);
   EXPECT_THAT(plan.tensor_parallel, HasSubstr("weights stay"));
-  EXPECT_THAT(plan.tensor_parallel, HasSubstr("each of 4 ranks gets"));
+  // Of 512 rows, 7680 columns in bfloat16, of attention and the MLP, and 2048
+  // of the stream twice in float32: three quarters.
+  EXPECT_THAT(plan.tensor_parallel,
+              HasSubstr("512 rows, each of 4 ranks gets 12.2 MB"));
   EXPECT_THAT(made->rejected, SizeIs(2));
   // A plan that names them is evaluated and simulated with so many.
   const StagePlan& stage = plan.stages[0];
