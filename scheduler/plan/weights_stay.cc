@@ -1,6 +1,8 @@
 #include "scheduler/plan/weights_stay.h"
 
-#include "absl/strings/str_cat.h"
+#include <algorithm>
+#include <cstddef>
+
 #include "absl/strings/str_format.h"
 #include "scheduler/plan/stage_case.h"
 
@@ -41,11 +43,17 @@ std::string WhyWeightsStay(const PlanRequest& request, const Plan& plan) {
       "gather the layer's weights would be %.3g MB, %.3g ms",
       rows, machine.ranks, row_bytes * 1e-6, stay * 1e3, weight_bytes * 1e-6,
       gather * 1e3);
-  if (!machine.has_gpu()) {
-    absl::StrAppend(&text, ", from a memory that all of them read anyway");
-  } else if (gather < stay) {
-    absl::StrAppend(&text, ", which is less, but nothing does so");
-  }
+  // Of a step's computing, attention left out.
+  const StepShape step = {.micro_batches = batches,
+                          .prefill_rows = rows,
+                          .prefill_chunks = batches};
+  const double seconds =
+      StepCost(stage, step)[static_cast<size_t>(Resource::kDeviceCompute)].At(
+          FractionsOf(most->policy));
+  const double saved = std::max(0.0, stay - gather) * most->layers.size();
+  absl::StrAppendFormat(&text,
+                        ", and could save at most %.2g %% of such a step",
+                        100 * saved / std::max(seconds, saved));
   return text;
 }
 

@@ -171,6 +171,7 @@ TEST(MakeRankLayoutTest, AWorkerHasAsManyRanksAsAreBest) {
   // of the stream twice in float32: three quarters.
   EXPECT_THAT(plan.tensor_parallel,
               HasSubstr("512 rows, each of 4 ranks gets 12.2 MB"));
+  EXPECT_THAT(plan.tensor_parallel, HasSubstr("at most 0 % of such a step"));
   EXPECT_THAT(made->rejected, SizeIs(2));
   // A plan that names them is evaluated and simulated with so many.
   const StagePlan& stage = plan.stages[0];
