@@ -7,8 +7,10 @@ namespace sluice {
 
 // The flags that describe a machine; each member is the flag of its name.
 struct MachineFlags {
-  std::string device = "cpu";   // or several GPUs, as "cuda:0,cuda:1"
-  int32_t tensor_parallel = 1;  // ranks of a stage
+  std::string device = "cpu";  // or several GPUs, as "cuda:0,cuda:1"
+  // Ranks of a stage: a number; "auto", as many as a plan finds best, up to the
+  // GPUs that `device` names or the NUMA nodes; or "auto:N", up to N.
+  std::string tensor_parallel = "1";
   // A size like "20GiB"; "": the GPU's free memory, less a reserve.
   std::string device_memory;
   std::string host_memory;  // "": most of what is free

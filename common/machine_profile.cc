@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "common/policy.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -153,6 +154,67 @@ absl::Status CheckDisk(const DiskProfile& disk, bool needed) {
   return absl::OkStatus();
 }
 
+absl::Status CheckExchange(const std::string& name,
+                           const ExchangeProfile& exchange, bool needed) {
+  if (needed || exchange.bytes_per_second != 0) {
+    SLUICE_RETURN_IF_ERROR(CheckRate(absl::StrCat(name, ".bytes_per_second"),
+                                     exchange.bytes_per_second));
+  }
+  return CheckSeconds(absl::StrCat(name, ".latency_seconds"),
+                      exchange.latency_seconds);
+}
+
+absl::Status CheckRankChoices(const std::vector<RankChoice>& choices) {
+  int32_t before = 1;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const std::string name = absl::StrCat("rank_choices[", i, "].");
+    const RankChoice& choice = choices[i];
+    SLUICE_RETURN_IF_ERROR(
+        CheckCount(absl::StrCat(name, "ranks"), choice.ranks, kMaxRanks));
+    if (choice.ranks <= before) {
+      return Bad(absl::StrCat(name, "ranks"), choice.ranks,
+                 absl::StrCat("above ", before));
+    }
+    before = choice.ranks;
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate(absl::StrCat(name, "memory_share"), choice.memory_share));
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate(absl::StrCat(name, "product_share"), choice.product_share));
+    SLUICE_RETURN_IF_ERROR(
+        CheckExchange(absl::StrCat(name, "exchange"), choice.exchange, true));
+  }
+  return absl::OkStatus();
+}
+
+// The rates of a rank: products of few rows wait for their weights, those of
+// many compute; between, and for attention over prompts, in proportion to the
+// logarithm of the rows.
+void ScaleToRank(const RankChoice& choice, ComputeProfile* compute) {
+  constexpr double kManyRows = 256;
+  const auto share = [&](double rows) {
+    const double many = std::clamp(
+        std::log(std::max(1.0, rows)) / std::log(kManyRows), 0.0, 1.0);
+    return (1 - many) * choice.memory_share + many * choice.product_share;
+  };
+  compute->memory_bytes_per_second *= choice.memory_share;
+  for (ProductRate& product : compute->products) {
+    std::vector<RateCurve::Point> points = product.flops_by_rows.points();
+    for (RateCurve::Point& point : points) point.rate *= share(point.x);
+    product.flops_by_rows = RateCurve(std::move(points));
+  }
+  for (AttentionRate& rate : compute->attention) {
+    rate.decode_bytes_by_context =
+        rate.decode_bytes_by_context.Scaled(choice.memory_share);
+    rate.prefill_flops_by_context =
+        rate.prefill_flops_by_context.Scaled(choice.product_share);
+  }
+  compute->quantize_bytes_per_second *= choice.product_share;
+  compute->dequantize_bytes_per_second *= choice.memory_share;
+  compute->row_element_seconds /= choice.memory_share;
+  // The leading rank samples alone.
+  compute->logit_seconds /= choice.product_share;
+}
+
 }  // namespace
 
 double RateCurve::At(double x) const {
@@ -240,6 +302,24 @@ const LinkProfile* MachineProfile::Link(absl::string_view peer) const {
   return any;
 }
 
+absl::StatusOr<MachineProfile> MachineProfile::WithRanks(int32_t count) const {
+  if (count == 0)
+    count = rank_choices.empty() ? ranks : rank_choices.back().ranks;
+  MachineProfile with = *this;
+  with.rank_choices.clear();
+  if (count == ranks) return with;
+  for (const RankChoice& choice : rank_choices) {
+    if (choice.ranks != count) continue;
+    with.ranks = count;
+    with.exchange = choice.exchange;
+    ScaleToRank(choice, &with.host);
+    if (with.has_device()) ScaleToRank(choice, &with.device_compute);
+    return with;
+  }
+  return InvalidArgument("tensor-parallel=", count, ": worker '", name,
+                         "' may not have so many ranks");
+}
+
 absl::Status MachineProfile::Check() const {
   SLUICE_RETURN_IF_ERROR(
       CheckBytes("device_memory_bytes", device_memory_bytes, kMaxMemory));
@@ -251,6 +331,13 @@ absl::Status MachineProfile::Check() const {
       CheckBytes("host_memory_bytes", host_memory_bytes, kMaxMemory));
   SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMaxDisk));
   SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMaxThreads));
+  SLUICE_RETURN_IF_ERROR(CheckCount("ranks", ranks, kMaxRanks));
+  SLUICE_RETURN_IF_ERROR(CheckExchange("exchange", exchange, ranks > 1));
+  SLUICE_RETURN_IF_ERROR(CheckRankChoices(rank_choices));
+  if (ranks > 1 && !rank_choices.empty()) {
+    return absl::InvalidArgumentError(
+        "rank_choices: given, but the other figures are of several ranks");
+  }
   SLUICE_RETURN_IF_ERROR(CheckCompute("host", host, !has_device()));
   if (has_device()) {
     SLUICE_RETURN_IF_ERROR(

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
 
@@ -127,6 +128,26 @@ struct LinkProfile {
   friend bool operator==(const LinkProfile&, const LinkProfile&) = default;
 };
 
+// The exchange of columns between ranks that compute a stage together.
+struct ExchangeProfile {
+  // Of what a rank gets from the others, while all of them exchange.
+  double bytes_per_second = 0;
+  double latency_seconds = 0;  // of each exchange, however few its bytes
+  friend bool operator==(const ExchangeProfile&,
+                         const ExchangeProfile&) = default;
+};
+
+// A number of ranks by which a worker may compute its stages, tensor parallel.
+struct RankChoice {
+  int32_t ranks = 2;
+  // A rank's rates while all of them compute, in those of one rank alone: of
+  // what waits for memory, as products of few rows, and of what computes.
+  double memory_share = 1;
+  double product_share = 1;
+  ExchangeProfile exchange;
+  friend bool operator==(const RankChoice&, const RankChoice&) = default;
+};
+
 struct MachineProfile {
   static constexpr int kVersion = 1;
 
@@ -142,6 +163,22 @@ struct MachineProfile {
   uint64_t disk_bytes = 0;  // 0: no disk tier
   int32_t threads = 1;
 
+  // The ranks that compute each stage together, tensor parallel. If there are
+  // several, rates of computing and to and from the device are those of one
+  // while all work, and so is the device's memory; host memory, disk and
+  // threads are those of all.
+  int32_t ranks = 1;
+  // Between the ranks; or, of one part of a machine, between this and the
+  // others. No rate: none.
+  ExchangeProfile exchange;
+  // Numbers of ranks, ascending, that the worker may have beside one: a plan
+  // says how many compute its stage (Policy::ranks). The other figures are then
+  // of one rank.
+  std::vector<RankChoice> rank_choices;
+  // Parts of one whole, which has this name, may compute stages together if
+  // they have an exchange; "": it is no part.
+  std::string part_of;
+
   ComputeProfile host;
   // The rates of a device with its own memory; else empty: the host computes.
   ComputeProfile device_compute;
@@ -155,7 +192,14 @@ struct MachineProfile {
   // Seconds that a step costs at the coordinator and between stages in total.
   double step_seconds = 0;
 
+  // The most threads that a rank has.
+  int32_t rank_threads() const { return (threads + ranks - 1) / ranks; }
+  bool has_exchange() const { return exchange.bytes_per_second > 0; }
   bool has_device() const { return device_memory_bytes > 0; }
+  // The same machine with so many ranks, and no choice; `count` as in a
+  // policy: 0 is the most that there may be. kInvalidArgument if it may not
+  // have so many.
+  absl::StatusOr<MachineProfile> WithRanks(int32_t count) const;
   // Whether the device is a GPU, by its name; else it is the CPU's, for tests.
   bool has_gpu() const { return has_device() && device.starts_with("cuda"); }
   // The rates of the processor that runs the layers.

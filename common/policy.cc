@@ -83,6 +83,7 @@ constexpr NumberKey kNumberKeys[] = {
     {"num-microbatches", &Policy::num_microbatches, 1},
     {"max-step-tokens", &Policy::max_step_tokens, 1},
     {"threads", &Policy::compute_threads, 0},
+    {"tensor-parallel", &Policy::ranks, 0, kMaxRanks},
     {"slice-context", &Policy::slice_context, 0, kMaxSliceContext}};
 struct SwitchKey {
   absl::string_view name;
@@ -248,6 +249,7 @@ std::string PolicyText(const Policy& p) {
       " schedule=", p.schedule == Schedule::kZigZag ? "zigzag" : "row",
       " overlap=", p.overlap ? "on" : "off",
       " packing=", p.packing ? "on" : "off", " threads=", p.compute_threads,
+      p.ranks == 0 ? "" : absl::StrCat(" tensor-parallel=", p.ranks),
       " slicing=", p.slicing ? "on" : "off", " slice-context=", p.slice_context,
       " link-dtype=", p.link_dtype == DType::kFloat32 ? "float32" : "bfloat16");
 }

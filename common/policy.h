@@ -29,6 +29,9 @@ enum class AttentionSite { kHost, kDevice };
 // The greatest slice_context: costs of chunks then fit in 64 bits.
 inline constexpr int32_t kMaxSliceContext = 1 << 28;
 
+// The most ranks that compute a stage together, tensor parallel.
+inline constexpr int32_t kMaxRanks = 64;
+
 // One worker's settings to run its stage (FlexGen, section 4.3: the policy of
 // 11 variables).
 struct Policy {
@@ -57,6 +60,9 @@ struct Policy {
   // longest, as in systems that pad; for comparison.
   bool packing = true;
   int32_t compute_threads = 0;  // 0: as the worker was configured
+  // The ranks that compute the stage together, tensor parallel; 0: all that the
+  // worker may have. Answers do not depend on it.
+  int32_t ranks = 0;
   // The format of residual streams on their way between stages: float32, or
   // bfloat16, which halves the bytes, but rounds: answers then depend on where
   // the layers are split.
@@ -75,8 +81,8 @@ struct Policy {
 // Sets the keys in `text`: "key=value" pairs separated by commas, blanks or
 // line ends ('#' begins a comment), or '@' and the name of a file of them.
 //
-//   gbs, num-microbatches, max-step-tokens, threads, slice-context   whole
-//               numbers
+//   gbs, num-microbatches, max-step-tokens, threads, tensor-parallel,
+//   slice-context   whole numbers
 //   w, c, h     weights, KV cache, activations: device/host/disk in per cent
 //               ("w=0/50/50"), or "auto"
 //   w.device, w.host, w.disk, and so on: one of the nine, 0 to 1

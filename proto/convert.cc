@@ -315,6 +315,7 @@ void ToProto(const Policy& policy, v1::Policy* out) {
     if (dtype == policy.dtype) out->set_dtype(proto);
   }
   out->set_compute_threads(policy.compute_threads);
+  out->set_ranks(policy.ranks);
   out->set_explicit_weights(!policy.automatic_weights);
   out->set_explicit_kv_cache(!policy.automatic_kv_cache);
   out->set_explicit_activations(!policy.automatic_activations);
@@ -369,6 +370,11 @@ absl::StatusOr<Policy> FromProto(const v1::Policy& in) {
   }
   policy.dtype = known->first;
   policy.compute_threads = in.compute_threads();
+  if (in.ranks() < 0 || in.ranks() > kMaxRanks) {
+    return InvalidArgument("policy: ", in.ranks(), " ranks are not within 0..",
+                           kMaxRanks);
+  }
+  policy.ranks = in.ranks();
   policy.automatic_weights = !in.explicit_weights();
   policy.automatic_kv_cache = !in.explicit_kv_cache();
   policy.automatic_activations = !in.explicit_activations();

@@ -5,7 +5,11 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/strip.h"
 #include "common/host/logging.h"
+#include "common/policy.h"
 #include "common/status_macros.h"
 #include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/cpu_topology.h"
@@ -14,12 +18,46 @@
 
 namespace sluice {
 
+namespace {
+
+// What --tensor-parallel says. `auto` is as many as `devices` names, or one for
+// each NUMA node.
+absl::Status ParseRanks(const MachineFlags& flags, int32_t* ranks,
+                        bool* by_plan) {
+  const std::string& text = flags.tensor_parallel;
+  absl::string_view rest = text;
+  *by_plan = absl::ConsumePrefix(&rest, "auto");
+  if (*by_plan && rest.empty()) {
+    const auto named =
+        std::count(flags.device.begin(), flags.device.end(), ',');
+    const std::vector<int> nodes = NumaNodesOf(UsableCores());
+    const bool cores = !absl::StartsWith(flags.device, "cuda");
+    // ParseDevices counts the devices that are named.
+    *ranks = named > 0 || !cores
+                 ? 1
+                 : std::min(kMaxRanks,
+                            1 + *std::max_element(nodes.begin(), nodes.end()));
+    return absl::OkStatus();
+  }
+  if (*by_plan && !absl::ConsumePrefix(&rest, ":")) rest = "";
+  if (!absl::SimpleAtoi(rest, ranks) || *ranks < 1 || *ranks > kMaxRanks) {
+    return InvalidArgument("--tensor-parallel ", text,
+                           ": it must be a number of ranks, 1 to ", kMaxRanks,
+                           ", auto, or auto:N for up to N");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
   MachineShare machine;
   SLUICE_ASSIGN_OR_RETURN(machine.host_memory_bytes,
                           ParseHostMemory(flags.host_memory));
+  int32_t ranks = 1;
+  SLUICE_RETURN_IF_ERROR(ParseRanks(flags, &ranks, &machine.ranks_by_plan));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<DeviceChoice> devices,
-                          ParseDevices(flags.device, flags.tensor_parallel));
+                          ParseDevices(flags.device, ranks));
   machine.device = devices[0];
   for (const DeviceChoice& device : devices) {
     SLUICE_RETURN_IF_ERROR(CheckDevice(device));
@@ -46,9 +84,10 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
   if (machine.cores.size() != static_cast<size_t>(machine.threads)) {
     machine.cores.clear();
   }
-  const auto ranks = static_cast<int32_t>(machine.ranks.size());
-  if (machine.threads < ranks && machine.device.backend != BackendKind::kCuda) {
-    LogWarning("--tensor-parallel ", ranks, " with ", machine.threads,
+  if (devices.size() > 1 &&
+      machine.threads < static_cast<int>(devices.size()) &&
+      !machine.ranks_by_plan && machine.device.backend != BackendKind::kCuda) {
+    LogWarning("--tensor-parallel ", devices.size(), " with ", machine.threads,
                machine.threads == 1 ? " thread" : " threads",
                ": each rank computes with one of its own, so that they take "
                "turns on the cores; give no more ranks than --threads");

@@ -150,6 +150,8 @@ StageRunner::Options Worker::RunnerOptions(Model model,
     };
   }
   runner.resources = resources_;
+  runner.other_device_budgets = ranks_.other_budgets();
+  runner.with_ranks = [this](int32_t ranks) { return ResourcesOf(ranks); };
   runner.links = &links_;
   runner.transports = {.nccl = nccl, .tcp = tcp_.get()};
   runner.metrics = &metrics_;
@@ -159,6 +161,18 @@ StageRunner::Options Worker::RunnerOptions(Model model,
   };
   runner.failure_level = options_.failure_level;
   return runner;
+}
+
+absl::StatusOr<StageResources> Worker::ResourcesOf(int32_t ranks) const {
+  if (ranks == 0) ranks = ranks_.count();
+  StageResources resources = resources_;
+  SLUICE_ASSIGN_OR_RETURN(resources.ranks, ranks_.Shares(ranks));
+  std::vector<DeviceChoice> devices;
+  for (const RankResources& rank : resources.ranks) {
+    devices.push_back(rank.device);
+  }
+  resources.exchange = ExchangeOf(options_.links, devices);
+  return resources;
 }
 
 Worker::Worker(Options options, Model model,
@@ -190,8 +204,6 @@ Worker::Worker(Options options, Model model,
           .device = options_.machine.device,
           .device_budget =
               options_.machine.device.has_memory() ? &device_budget_ : nullptr,
-          .ranks = ranks_.shares(),
-          .exchange = ExchangeOf(options_.links, options_.machine.ranks),
           .host_budget = &host_budget_,
           .disk_budget =
               options_.machine.disk_dir.empty() ? nullptr : &disk_budget_,
@@ -246,6 +258,7 @@ void Worker::Announce(const std::string& link_address) {
     MachineProfile profile = *profile_;
     profile.name = options_.name;
     profile.nccl_links = nccl_ != nullptr;
+    SetRanks(options_.machine, &profile);
     identity.set_profile_json(ProfileToJson(profile));
   }
   const LinkChoice choice = options_.links.choice;

@@ -138,6 +138,8 @@ class Worker {
   // What this worker serves to others; null: nothing.
   PieceShelf* ServedFiles();
   StageRunner::Options RunnerOptions(Model model, PayloadTransport* nccl);
+  // The resources of a stage of so many ranks; 0: as many as there may be.
+  absl::StatusOr<StageResources> ResourcesOf(int32_t ranks) const;
   void OnDeviceLoss(const absl::Status& why);
   void Leave();
   void SetGauges();

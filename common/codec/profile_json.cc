@@ -83,6 +83,20 @@ void Members(P& p, bool writing, const auto& member) {
   member("latency_seconds", p.latency_seconds);
 }
 
+template <Of<ExchangeProfile> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("bytes_per_second", p.bytes_per_second);
+  member("latency_seconds", p.latency_seconds);
+}
+
+template <Of<RankChoice> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("ranks", p.ranks);
+  member("memory_share", p.memory_share);
+  member("product_share", p.product_share);
+  member("exchange", p.exchange);
+}
+
 template <Of<MachineProfile> P>
 void Members(P& p, bool writing, const auto& member) {
   int32_t version = MachineProfile::kVersion;  // checked when it is read
@@ -96,6 +110,12 @@ void Members(P& p, bool writing, const auto& member) {
   member("host_memory_bytes", p.host_memory_bytes);
   member("disk_bytes", p.disk_bytes);
   member("threads", p.threads);
+  if (!writing || p.ranks > 1) member("ranks", p.ranks);
+  if (!writing || p.has_exchange()) member("exchange", p.exchange);
+  if (!writing || !p.rank_choices.empty()) {
+    member("rank_choices", p.rank_choices);
+  }
+  if (!writing || !p.part_of.empty()) member("part_of", p.part_of);
   member("host", p.host);
   if (!writing || p.has_device()) {
     member("device_compute", p.device_compute);

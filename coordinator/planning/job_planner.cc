@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "scheduler/plan/rank_layout.h"
 
 namespace sluice {
 namespace {
@@ -23,14 +24,32 @@ bool ReservesKv(const Plan& plan) {
                      });
 }
 
+// The task's machines. None is a part of another: two workers have no stage
+// together.
+std::vector<MachineProfile> WorkersOf(const PlanTask& task) {
+  std::vector<MachineProfile> workers = task.machines;
+  for (MachineProfile& worker : workers) worker.part_of.clear();
+  return workers;
+}
+
+// The best plan of all machines, with the ranks that it chooses.
+absl::StatusOr<Plan> BestPlan(const PlanRequest& request) {
+  if (!HasRankChoice(request.machines)) {
+    SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
+    return std::move(result.best);
+  }
+  SLUICE_ASSIGN_OR_RETURN(RankLayout made, MakeRankLayout(request, 1));
+  return std::move(made.layout.best.pipelines.front().plan);
+}
+
 }  // namespace
 
 absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
                               const PlanTask& task,
                               std::optional<Plan>* present) {
   request.workload = workload;
-  request.machines = task.machines;
-  SLUICE_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));
+  request.machines = WorkersOf(task);
+  SLUICE_ASSIGN_OR_RETURN(Plan best, BestPlan(request));
   if (task.present) {
     std::vector<StageChoice> stages;
     for (const StagePlan& stage : task.present->stages) {
@@ -42,30 +61,38 @@ absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
         *present,
         EvaluatePlan(request, stages, task.present->block.num_blocks));
     if (reserved && (*present)->kv_positions < workload.longest()) {
-      return std::move(result.best);
+      return best;
     }
     const double rate = (*present)->tokens_per_second;
-    if (result.best.tokens_per_second < kMinGain * rate) {
+    if (best.tokens_per_second < kMinGain * rate) {
       return absl::AlreadyExistsError(
           absl::StrFormat("the present plan gives %.4g tokens/s, the best %.4g",
-                          rate, result.best.tokens_per_second));
+                          rate, best.tokens_per_second));
     }
-    const double saved = (*present)->seconds - result.best.seconds;
+    const double saved = (*present)->seconds - best.seconds;
     if (saved < task.load_seconds) {
       return absl::AlreadyExistsError(absl::StrFormat(
           "the best plan would save %.3g s, but loading takes %.3g s", saved,
           task.load_seconds));
     }
   }
-  return std::move(result.best);
+  return best;
 }
 
 absl::StatusOr<Layout> FindLayout(PlanRequest request, const Workload& workload,
                                   const PlanTask& task) {
   request.workload = workload;
-  request.machines = task.machines;
-  SLUICE_ASSIGN_OR_RETURN(LayoutResult result,
-                          MakeLayout(request, task.layout->replicas));
+  request.machines = WorkersOf(task);
+  LayoutResult result;
+  if (HasRankChoice(request.machines)) {
+    // Groups' own plans choose ranks again, for as many requests as they get.
+    SLUICE_ASSIGN_OR_RETURN(RankLayout made,
+                            MakeRankLayout(request, task.layout->replicas));
+    result = std::move(made.layout);
+    request.machines = std::move(made.grouping.machines);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(result, MakeLayout(request, task.layout->replicas));
+  }
   // Groups that the model does not fit any more do no work.
   std::vector<std::vector<int>> present;
   for (const std::vector<int>& group : task.layout->present) {

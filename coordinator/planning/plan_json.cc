@@ -214,6 +214,9 @@ Json JsonOf(const Plan& plan) {
                  {"stage", plan.binding_stage},
                  {"bytes_per_token", std::move(bytes)}}}};
   if (plan.kv_positions > 0) json["kv_positions"] = plan.kv_positions;
+  if (!plan.tensor_parallel.empty()) {
+    json["tensor_parallel"] = plan.tensor_parallel;
+  }
   if (!plan.slicing.empty()) json["slicing"] = plan.slicing;
   return json;
 }
@@ -267,6 +270,7 @@ absl::StatusOr<Plan> ParseOne(const Json& json) {
   plan.block.slice_context = first.slice_context;
   SLUICE_RETURN_IF_ERROR(
       in.Int("kv_positions", 0, INT64_MAX, &plan.kv_positions));
+  SLUICE_RETURN_IF_ERROR(in.Text("tensor_parallel", &plan.tensor_parallel));
   SLUICE_RETURN_IF_ERROR(in.Text("slicing", &plan.slicing));
   if (const Json* predicted = in.Find("predicted"); predicted != nullptr) {
     SLUICE_RETURN_IF_ERROR(ParsePredicted(*predicted, &plan));

@@ -21,7 +21,8 @@ namespace sluice {
 //    "predicted": {"seconds": .., "tokens_per_second": .., "steps": ..,
 //                  "latency_seconds": .., "binding": "disk read", "stage": 0,
 //                  "bytes_per_token": {"disk read": ..}},
-//    "kv_positions": 81920, "slicing": "prompts are cut into slices ..."}
+//    "kv_positions": 81920, "slicing": "prompts are cut into slices ...",
+//    "tensor_parallel": "weights stay where they are ..."}
 //
 // Seconds and bytes of resources that the plan does not use are left out.
 std::string PlanToJson(const Plan& plan);

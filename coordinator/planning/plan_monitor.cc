@@ -22,17 +22,19 @@ constexpr double kMinRowsShare = 0.2;
 // only if they are busy for this share of the time.
 constexpr double kFullShare = 0.8;
 
-// The profile's rate of a resource that moves bytes; 0 if it computes.
-double ProfileRate(const MachineProfile& machine, Resource resource) {
+// The profile's rate of a resource that moves bytes; 0 if it computes. Each of
+// `ranks` has a device with wires of its own.
+double ProfileRate(const MachineProfile& machine, int32_t ranks,
+                   Resource resource) {
   switch (resource) {
     case Resource::kDiskRead:
       return machine.disk.read_bytes_per_second;
     case Resource::kDiskWrite:
       return machine.disk.write_bytes_per_second;
     case Resource::kHostToDevice:
-      return machine.host_to_device_bytes_per_second;
+      return ranks * machine.host_to_device_bytes_per_second;
     case Resource::kDeviceToHost:
-      return machine.device_to_host_bytes_per_second;
+      return ranks * machine.device_to_host_bytes_per_second;
     case Resource::kDeviceCompute:
     case Resource::kHostCompute:
     case Resource::kLink:
@@ -84,6 +86,8 @@ void PlanMonitor::Start(const Plan& plan, std::vector<MachineProfile> machines,
   for (size_t s = 0; s < plan.stages.size() && s < machines.size(); ++s) {
     Stage& stage = stages_.emplace_back();
     stage.machine = std::move(machines[s]);
+    const int32_t named = plan.stages[s].policy.ranks;
+    stage.ranks = named > 0 ? named : stage.machine.ranks;
     for (int r = 0; r < kNumResources; ++r) {
       stage.predicted[r] = rows > 0 ? plan.stages[s].busy[r] / rows : 0;
     }
@@ -127,7 +131,7 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
       std::max(busy, predicted) < kMinShare * seconds_) {
     return 1;
   }
-  const double rate = ProfileRate(stage.machine, resource);
+  const double rate = ProfileRate(stage.machine, stage.ranks, resource);
   double speed = 1;
   if (rate > 0) {
     speed = (stage.last.bytes[r] - stage.first->bytes[r]) / busy / rate;

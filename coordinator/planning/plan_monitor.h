@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -45,6 +46,7 @@ class PlanMonitor {
  private:
   struct Stage {
     MachineProfile machine;
+    int32_t ranks = 1;
     ResourceSeconds predicted = {};  // seconds per row
     std::optional<ResourceTotals> first;
     ResourceTotals last;

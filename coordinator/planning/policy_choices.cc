@@ -29,6 +29,7 @@ std::pair<Policy, Policy> Opposites() {
   a.num_microbatches = 1, b.num_microbatches = 2;
   a.max_step_tokens = 1, b.max_step_tokens = 2;
   a.compute_threads = 1, b.compute_threads = 2;
+  a.ranks = 1, b.ranks = 2;
   a.compress_weights = WeightFormat::kFull;
   b.compress_weights = WeightFormat::kInt8;
   a.compress_kv = WeightFormat::kFull;
@@ -64,6 +65,7 @@ absl::StatusOr<PolicyChoices> ChoicesLeftBy(
   if (a.compute_threads == b.compute_threads && a.compute_threads > 0) {
     choices.threads = {a.compute_threads};
   }
+  if (a.ranks == b.ranks && a.ranks > 0) choices.ranks = {a.ranks};
   if (a.slicing == b.slicing) choices.slicing = a.slicing;
   if (a.slice_context == b.slice_context) {
     choices.slice_context = a.slice_context;

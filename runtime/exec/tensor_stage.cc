@@ -1,7 +1,6 @@
 #include "runtime/exec/tensor_stage.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -10,13 +9,12 @@
 #include "runtime/collective/shared_collective.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/memory/cpu_topology.h"
+#include "runtime/placement/rank_limits.h"
 #include "runtime/placement/stage_placement.h"
 
 namespace sluice {
 namespace {
 
-// More than any memory, and small enough to be added to.
-constexpr uint64_t kNoLimit = uint64_t{1} << 60;
 constexpr absl::Duration kTellInterval = absl::Milliseconds(50);
 
 // Reads a source's content once at a time: the ranks all want it, and those
@@ -41,22 +39,6 @@ class ContentOnce : public TensorSource {
   const TensorSource& source_;
   mutable Mutex mu_;
 };
-
-// Divides a limit: what each needs and as much more for all, or, if that is not
-// there, in proportion to the needs.
-std::vector<uint64_t> Divide(uint64_t limit,
-                             const std::vector<uint64_t>& needs) {
-  const uint64_t all = std::accumulate(needs.begin(), needs.end(), uint64_t{0});
-  std::vector<uint64_t> parts;
-  for (const uint64_t need : needs) {
-    const double share =
-        all == 0 ? 0 : static_cast<double>(need) / static_cast<double>(all);
-    parts.push_back(all <= limit ? need + (limit - all) / needs.size()
-                                 : static_cast<uint64_t>(
-                                       static_cast<double>(limit) * share));
-  }
-  return parts;
-}
 
 }  // namespace
 
@@ -103,7 +85,8 @@ TensorStage::~TensorStage() {
 
 void TensorStage::Share(const DecoderSpec& spec, const StageOptions& options) {
   const auto count = static_cast<int32_t>(ranks_.size());
-  std::vector<uint64_t> host, disk;
+  std::vector<StageSizes> sizes;
+  std::vector<uint64_t> device_bytes;
   for (const auto& rank : ranks_) {
     if (options.policy.compute_threads > 0) {
       const int32_t threads =
@@ -113,29 +96,24 @@ void TensorStage::Share(const DecoderSpec& spec, const StageOptions& options) {
         rank->options.cores.clear();
       }
     }
-    // What the rank would take if there were enough.
-    const StageSizes sizes(rank->options.ShapeOf(spec, rank->tensor));
+    sizes.emplace_back(rank->options.ShapeOf(spec, rank->tensor));
     const MemoryBudget* const device = rank->options.device_budget;
-    const TierLimits limits = {device == nullptr ? 0 : device->free_bytes(),
-                               kNoLimit, kNoLimit};
-    const StagePlacement placement = Place(sizes, rank->options.policy, limits);
-    host.push_back(placement.use(Tier::kHost).peak_bytes());
-    disk.push_back(placement.use(Tier::kDisk).peak_bytes());
+    device_bytes.push_back(device == nullptr ? 0 : device->free_bytes());
   }
-  const std::vector<uint64_t> host_parts =
-      Divide(options.host_budget->free_bytes(), host);
-  std::vector<uint64_t> disk_parts;
-  if (options.disk_budget != nullptr) {
-    disk_parts = Divide(options.disk_budget->free_bytes(), disk);
-  }
+  std::vector<const StageSizes*> ranks;
+  for (const StageSizes& of_rank : sizes) ranks.push_back(&of_rank);
+  const std::vector<TierLimits> parts = DivideLimits(
+      ranks, device_bytes, options.policy,
+      {0, options.host_budget->free_bytes(),
+       options.disk_budget == nullptr ? 0 : options.disk_budget->free_bytes()});
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = *ranks_[i];
-    rank.host_budget =
-        std::make_unique<MemoryBudget>(options.host_budget, host_parts[i]);
+    rank.host_budget = std::make_unique<MemoryBudget>(
+        options.host_budget, parts[i][static_cast<size_t>(Tier::kHost)]);
     rank.options.host_budget = rank.host_budget.get();
     if (options.disk_budget == nullptr) continue;
-    rank.disk_budget =
-        std::make_unique<MemoryBudget>(options.disk_budget, disk_parts[i]);
+    rank.disk_budget = std::make_unique<MemoryBudget>(
+        options.disk_budget, parts[i][static_cast<size_t>(Tier::kDisk)]);
     rank.options.disk_budget = rank.disk_budget.get();
   }
 }

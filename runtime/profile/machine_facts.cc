@@ -130,7 +130,10 @@ std::string Fingerprint(const FingerprintParts& parts) {
       "; room ", Allows(parts.host_memory_bytes), " on the host, ",
       Allows(parts.device_memory_bytes), " on the device, ",
       parts.disk_dir.empty() ? "none" : Allows(parts.disk_bytes),
-      " on disk; disk ", DiskText(parts.disk_dir));
+      " on disk; disk ", DiskText(parts.disk_dir),
+      parts.rank_counts.empty()
+          ? ""
+          : absl::StrCat("; ranks ", absl::StrJoin(parts.rank_counts, ",")));
 }
 
 }  // namespace sluice

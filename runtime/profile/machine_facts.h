@@ -44,8 +44,9 @@ struct FingerprintParts {
   double cpu_quota = 0;
   uint64_t memory_bytes = 0;  // of the machine
   uint64_t host_memory_bytes = 0, device_memory_bytes = 0, disk_bytes = 0;
-  std::string disk_dir;  // "": none
-  std::string version;   // of the build
+  std::string disk_dir;              // "": none
+  std::string version;               // of the build
+  std::vector<int32_t> rank_counts;  // that are measured
 };
 // Returns one line for people; it has the disk of a directory.
 std::string Fingerprint(const FingerprintParts& parts);

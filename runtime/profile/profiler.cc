@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "common/threads/thread.h"
+#include "runtime/collective/shared_collective.h"
 #include "runtime/kernels/cpu/gemm.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/memory/cpu_topology.h"
@@ -21,6 +22,7 @@
 #include "runtime/profile/gemm_probe.h"
 #include "runtime/profile/layer_probe.h"
 #include "runtime/profile/memory_probe.h"
+#include "runtime/profile/rank_probe.h"
 #include "runtime/profile/stage_probe.h"
 
 namespace sluice {
@@ -38,6 +40,8 @@ constexpr double kQuantizeShare = 0.01;
 constexpr double kThreadShare = 0.04;
 constexpr double kLayerShare = 0.08;
 constexpr double kSamplingShare = 0.01;
+// For each number of ranks, on top of the rest.
+constexpr double kRankShare = 0.05;
 // The share of a GPU's memory, on top of the rest.
 constexpr double kDeviceMemoryShare = 0.02;
 constexpr double kDeviceGemmShare = 0.25;
@@ -105,6 +109,7 @@ class Profiler {
     SLUICE_RETURN_IF_ERROR(Products());
     SLUICE_RETURN_IF_ERROR(Attention());
     SLUICE_RETURN_IF_ERROR(Rest());
+    SLUICE_RETURN_IF_ERROR(Ranks());
     // Under a quota, a probe runs at full speed in its part of a period.
     if (facts.cpu_quota > 0 && facts.cpu_quota < options_.threads) {
       const double share = facts.cpu_quota / options_.threads;
@@ -146,7 +151,8 @@ class Profiler {
   double Total() const {
     return 1 - (options_.disk_dir.empty() ? kDiskShare + kBesideShare : 0) -
            (has_device_ ? 0 : kCopyShare) +
-           (measures_device_ ? kDeviceShare : 0);
+           (measures_device_ ? kDeviceShare : 0) +
+           kRankShare * static_cast<double>(options_.RankCounts().size());
   }
 
   absl::Status Disk() {
@@ -329,6 +335,34 @@ class Profiler {
     return absl::OkStatus();
   }
 
+  // Measures the numbers of ranks that may compute a stage.
+  absl::Status Ranks() {
+    for (const int32_t count : options_.RankCounts()) {
+      std::unique_ptr<CollectiveGroup> group =
+          std::make_unique<SharedGroup>(count);
+      if (options_.exchange != nullptr) {
+        SLUICE_ASSIGN_OR_RETURN(group, options_.exchange(count));
+      }
+      const double seconds =
+          Begin(absl::StrCat(count, " ranks together"), kRankShare);
+      SLUICE_ASSIGN_OR_RETURN(RankChoice choice,
+                              MeasureRanks({.ranks = count,
+                                            .dtype = dtype_,
+                                            .threads = options_.threads,
+                                            .cores = options_.cores,
+                                            .own_processors = measures_device_,
+                                            .budget = &host_},
+                                           group.get(), seconds, cancelled_));
+      profile_.rank_choices.push_back(choice);
+    }
+    if (measures_device_ && !profile_.rank_choices.empty()) {
+      profile_.remarks.push_back(
+          "the exchange between GPUs was measured with rows in host memory; a "
+          "stage's lie on the GPUs, which is faster");
+    }
+    return absl::OkStatus();
+  }
+
   // Measures a device's rates, except the overheads of layers.
   absl::Status DeviceCompute(const LayerOverheads& overheads) {
     ComputeProfile& compute = profile_.device_compute;
@@ -429,6 +463,16 @@ class Profiler {
 };
 
 }  // namespace
+
+std::vector<int32_t> MachineShare::RankCounts() const {
+  const auto all = static_cast<int32_t>(ranks.size());
+  std::vector<int32_t> counts;
+  for (int32_t count = ranks_by_plan ? 2 : all; count >= 2 && count <= all;
+       ++count) {
+    if (all % count == 0) counts.push_back(count);
+  }
+  return counts;
+}
 
 absl::Status ProfilerOptions::Validate() const {
   const auto wrong = [](const auto&... what) {
@@ -553,6 +597,7 @@ absl::StatusOr<std::string> MachineFingerprint(const ProfilerOptions& options,
   parts.disk_bytes = options.disk_bytes;
   parts.disk_dir = options.disk_dir;
   parts.version = version;
+  parts.rank_counts = options.RankCounts();
   return Fingerprint(parts);
 }
 

@@ -2,12 +2,15 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
+#include "runtime/collective/collective.h"
 #include "runtime/kernels/device_choice.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/measure.h"
@@ -21,6 +24,9 @@ struct MachineShare {
   // first is `device`. Empty: one rank. Threads, cores, host memory and disk
   // are those of all.
   std::vector<DeviceChoice> ranks;
+  // Whether a plan says how many of `ranks`, from the first on, compute a
+  // stage, one or any number that divides theirs; else all do.
+  bool ranks_by_plan = false;
   int32_t threads = 1;  // compute threads
   // One core for each thread, or empty.
   std::vector<int> cores;
@@ -30,6 +36,9 @@ struct MachineShare {
   // "" and 0: no disk tier.
   std::string disk_dir;
   uint64_t disk_bytes = 0;
+
+  // The numbers of ranks that a stage may have beside one, ascending.
+  std::vector<int32_t> RankCounts() const;
 };
 
 // The disk directory must exist. The budgets bound the probes' memory.
@@ -39,6 +48,10 @@ struct ProfilerOptions : MachineShare {
   // after 1.5 times as long, each remaining probe measures once. In less than a
   // second, a GPU is measured with shorter steps than the longest ones.
   double seconds = 20;
+  // Makes what so many ranks exchange columns by; null: the memory of this
+  // process. For MachineShare::RankCounts.
+  std::function<absl::StatusOr<std::unique_ptr<CollectiveGroup>>(int32_t ranks)>
+      exchange;
 
   absl::Status Validate() const;
 };

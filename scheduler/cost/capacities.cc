@@ -1,6 +1,11 @@
 #include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
 
 #include "common/blocks.h"
+#include "runtime/placement/rank_limits.h"
+#include "runtime/placement/tensor_shard.h"
 #include "scheduler/cost/cost_model.h"
 
 // FlexGen A.3's peak memory: that of the runtime's own placement
@@ -24,13 +29,12 @@ double SlotSlope(const StageSizes& sizes, double away) {
   return all / static_cast<double>(std::max<int64_t>(1, open));
 }
 
-// Bytes that fractions add to each tier where they lie.
+// Bytes that fractions add to each tier where they lie, for one rank.
 class Slopes {
  public:
-  Slopes(const StageCase& stage, const Fractions& at,
+  Slopes(const StageCase& stage, const StageSizes& sizes, const Fractions& at,
          const StagePlacement& placement)
-      : kept_(stage.Sizes()),
-        sizes_(*kept_),
+      : sizes_(sizes),
         at_(at),
         placement_(placement),
         has_device_(stage.machine->has_device()),
@@ -86,7 +90,6 @@ class Slopes {
     return form;
   }
 
-  const std::shared_ptr<const StageSizes> kept_;
   const StageSizes& sizes_;
   const Fractions& at_;
   const StagePlacement& placement_;
@@ -102,23 +105,54 @@ bool StageCase::MayUseDisk() const {
           MayUse(kKv, kOnDisk) || MayUse(kActivations, kOnDisk));
 }
 
-StageShape StageCase::Shape() const {
+StageShape StageCase::Shape(int32_t rank) const {
   const int32_t positions = std::max(1, longest);
+  Policy of_rank = policy;
+  // As TensorStage divides them.
+  if (machine->ranks > 1 && policy.compute_threads > 0) {
+    of_rank.compute_threads =
+        std::max(1, policy.compute_threads / machine->ranks);
+  }
   return {.model = model,
           .layers = layers,
-          .policy = policy,
+          .tensor = {rank, machine->ranks},
+          .policy = of_rank,
           .device = machine->has_gpu()      ? BackendKind::kCuda
                     : machine->has_device() ? BackendKind::kCpuDiscrete
                                             : BackendKind::kCpu,
           .max_model_len = max_model_len > 0 ? max_model_len : positions,
           .kv_positions = positions,
           .max_sequences = policy.gbs * policy.num_microbatches * num_blocks,
-          .threads = machine->threads,
+          .threads = machine->rank_threads(),
           .may_use_disk = MayUseDisk()};
 }
 
+std::shared_ptr<const StageRanks> StageCase::Ranks() const {
+  if (ranks != nullptr) return ranks;
+  auto made = std::make_shared<StageRanks>();
+  std::map<std::array<int32_t, 6>, size_t>
+      kinds;  // by all that sizes depend on
+  for (int32_t rank = 0; rank < machine->ranks; ++rank) {
+    const TensorRank of = {rank, machine->ranks};
+    const TensorShard shard =
+        TensorShard::Of(*model, policy.compress_weights, of);
+    const auto [kind, is_new] = kinds.try_emplace(
+        {of.leads() ? 1 : 0, shard.heads.size(), shard.kv_heads.size(),
+         shard.hidden.size(), shard.inner.size(), shard.vocab.size()},
+        made->kinds.size());
+    if (is_new) {
+      made->kinds.push_back({StageSizes(Shape(rank))});
+    } else {
+      ++made->kinds[kind->second].count;
+    }
+  }
+  made->work = RankWorkOf(*model, policy, machine->ranks);
+  return made;
+}
+
 std::shared_ptr<const StageSizes> StageCase::Sizes() const {
-  return sizes != nullptr ? sizes : std::make_shared<StageSizes>(Shape());
+  const std::shared_ptr<const StageRanks> of = Ranks();
+  return {of, &of->lead()};
 }
 
 TierLimits LimitsOf(const StageCase& stage) {
@@ -142,16 +176,36 @@ absl::string_view CapacityName(Tier tier) {
   return kNames[static_cast<size_t>(tier)];
 }
 
-StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions) {
+RanksPlacement PlacementOf(const StageCase& stage, const Fractions& fractions) {
   Policy policy = stage.policy;
   SetFractions(fractions, &policy);
-  return Place(*stage.Sizes(), policy, LimitsOf(stage));
+  const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
+  TierLimits limits = LimitsOf(stage);
+  if (ranks->count() > 1) limits = WithoutLimit(limits);
+  RanksPlacement placement;
+  for (const StageRanks::Kind& kind : ranks->kinds) {
+    const StagePlacement& of_kind =
+        placement.kinds.emplace_back(Place(kind.sizes, policy, limits));
+    for (size_t tier = 0; tier < kNumTiers; ++tier) {
+      const TierUse& one = of_kind.uses[tier];
+      RanksPlacement::Use& use = placement.uses[tier];
+      if (static_cast<Tier>(tier) == Tier::kDevice) {
+        use.held_bytes = std::max(use.held_bytes, one.held_bytes());
+        use.peak_bytes = std::max(use.peak_bytes, one.peak_bytes());
+        continue;
+      }
+      const auto count = static_cast<uint64_t>(kind.count);
+      use.held_bytes += count * one.held_bytes();
+      use.peak_bytes += count * one.peak_bytes();
+    }
+  }
+  return placement;
 }
 
 std::vector<CapacityRow> CapacityRows(const StageCase& stage,
                                       const Fractions& at,
-                                      const StagePlacement& placement) {
-  const Slopes slopes(stage, at, placement);
+                                      const RanksPlacement& placement) {
+  const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
   const TierLimits limits = LimitsOf(stage);
   std::vector<CapacityRow> rows;
   const auto add = [&](Tier tier, LinearForm form, uint64_t bytes) {
@@ -160,13 +214,26 @@ std::vector<CapacityRow> CapacityRows(const StageCase& stage,
     rows.push_back(
         {tier, form, static_cast<double>(limits[static_cast<size_t>(tier)])});
   };
-  for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
-    if (tier == Tier::kDevice && !stage.machine->has_device()) continue;
-    const TierUse& use = placement.use(tier);
-    add(tier, slopes.All(tier), use.held_bytes());
+  // Of the ranks together, but for their devices.
+  LinearForm host, loading, disk;
+  for (size_t k = 0; k < ranks->kinds.size(); ++k) {
+    const StageRanks::Kind& kind = ranks->kinds[k];
+    const Slopes slopes(stage, kind.sizes, at, placement.kinds[k]);
+    host.Add(slopes.All(Tier::kHost), kind.count);
+    loading.Add(slopes.Weights(kOnHost), kind.count);
+    disk.Add(slopes.All(Tier::kDisk), kind.count);
+    if (!stage.machine->has_device()) continue;
+    const TierUse& use = placement.kinds[k].use(Tier::kDevice);
+    add(Tier::kDevice, slopes.All(Tier::kDevice), use.held_bytes());
     if (use.peak_bytes() > use.held_bytes()) {
-      add(tier, slopes.Weights(kOnHost), use.peak_bytes());
+      add(Tier::kDevice, slopes.Weights(kOnHost), use.peak_bytes());
     }
+  }
+  for (const auto& [tier, form] :
+       {std::pair{Tier::kHost, &host}, std::pair{Tier::kDisk, &disk}}) {
+    const RanksPlacement::Use& use = placement.use(tier);
+    add(tier, *form, use.held_bytes);
+    if (use.peak_bytes > use.held_bytes) add(tier, loading, use.peak_bytes);
   }
   return rows;
 }

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <numeric>
 
+#include "absl/functional/function_ref.h"
 #include "common/blocks.h"
 #include "runtime/placement/buffer_sizes.h"
 #include "scheduler/cost/model_sizes.h"
@@ -102,7 +103,9 @@ class StepCoster {
         policy_(stage.policy),
         options_(stage.options),
         step_(step),
-        sizes_(stage.Sizes()),
+        ranks_(stage.Ranks()),
+        sizes_(ranks_->lead()),
+        work_(ranks_->work),
         layers_(stage.layers.size()),
         rows_(step.prefill_rows + step.decode_rows),
         batches_(std::max(step.micro_batches, 1.0)),
@@ -122,6 +125,7 @@ class StepCoster {
     Attention();
     Head();
     Others();
+    Exchanges();
     Link();
     parts_.layers = layers_;
     parts_.micro_batches = batches_;
@@ -132,18 +136,32 @@ class StepCoster {
  private:
   // The share of a layer's weights that its first half has.
   double FirstHalf() const {
-    const double mlp = (model_.gated_mlp ? 3.0 : 2.0) * model_.hidden_size *
-                       model_.intermediate_size;
-    return 1 - mlp / static_cast<double>(LayerElements(model_));
+    return work_.attention_elements / work_.layer_elements();
   }
 
   // The share that the policy's threads reach of a rate measured with all.
   double ThreadShare() const {
     const RateCurve& curve = machine_.host.share_by_threads;
     if (policy_.compute_threads <= 0 || curve.empty()) return 1;
-    const double all = curve.At(std::max(1, machine_.threads));
-    const double share = curve.At(policy_.compute_threads);
+    const double all = curve.At(std::max(1, machine_.rank_threads()));
+    const double share =
+        curve.At(std::max(1, policy_.compute_threads / machine_.ranks));
     return all > 0 && share > 0 ? share / all : 1;
+  }
+
+  // Bytes of all ranks, that one disk has, and the most of a rank's, that its
+  // wires have.
+  struct RankBytes {
+    double all = 0, most = 0;
+  };
+  RankBytes OfRanks(absl::FunctionRef<double(const StageSizes&)> bytes) const {
+    RankBytes of;
+    for (const StageRanks::Kind& kind : ranks_->kinds) {
+      const double one = bytes(kind.sizes);
+      of.all += kind.count * one;
+      of.most = std::max(of.most, one);
+    }
+    return of;
   }
 
   static void Add(ResourceForms* part, Resource resource, LinearForm form) {
@@ -168,16 +186,18 @@ class StepCoster {
   void Weights() {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
-    const double layers = layers_ * static_cast<double>(sizes_->units[0]);
-    const double head = static_cast<double>(sizes_->streamable) - layers;
-    const double moved = layers * passes + head * HeadReads();
+    const RankBytes moved = OfRanks([&](const StageSizes& sizes) {
+      const double layers = layers_ * static_cast<double>(sizes.units[0]);
+      const double head = static_cast<double>(sizes.streamable) - layers;
+      return layers * passes + head * HeadReads();
+    });
     DiskRead(&parts_.weights,
              Share(kWeights, {kOnDisk},
-                   Seconds(moved, machine_.disk.read_bytes_per_second)));
+                   Seconds(moved.all, machine_.disk.read_bytes_per_second)));
     if (!has_device_) return;
     Add(&parts_.weights, Resource::kHostToDevice,
         Share(kWeights, {kOnHost, kOnDisk},
-              Seconds(moved, machine_.host_to_device_bytes_per_second)));
+              Seconds(moved.most, machine_.host_to_device_bytes_per_second)));
   }
 
   // FlexGen A.3, but KV that is attended on the host never crosses the bus
@@ -185,22 +205,30 @@ class StepCoster {
   void Kv() {
     const double page = options_.page_positions;
     const KvFormat format = KvFormatOf(policy_);
-    const double position =
-        page > 1
-            ? static_cast<double>(sizes_->kv.layer_page_bytes()) / kPageTokens
-            : KvBytesPerPosition(model_, format);
+    const RankBytes position = OfRanks([&](const StageSizes& sizes) {
+      return page > 1 ? static_cast<double>(sizes.kv.layer_page_bytes()) /
+                            kPageTokens
+                      : KvBytesPerPosition(model_, format) *
+                            sizes.kv.num_kv_heads / model_.num_kv_heads;
+    });
     const double spare = (page - 1) / 2;  // of a page begun, on average
-    const double read =
-        (step_.read_positions + step_.decode_rows * spare) * position * layers_;
-    const double prompts = (step_.prefill_rows + step_.prefill_chunks * spare) *
-                           position * layers_;
-    const double written =
-        prompts + step_.decode_rows * page * position * layers_;
+    const double positions_read =
+        (step_.read_positions + step_.decode_rows * spare) * layers_;
+    const double of_prompts =
+        (step_.prefill_rows + step_.prefill_chunks * spare) * layers_;
+    const double positions_written =
+        of_prompts + step_.decode_rows * page * layers_;
     const DiskProfile& disk = machine_.disk;
-    DiskRead(&parts_.kv,
-             Share(kKv, {kOnDisk}, Seconds(read, disk.read_bytes_per_second)));
+    DiskRead(&parts_.kv, Share(kKv, {kOnDisk},
+                               Seconds(positions_read * position.all,
+                                       disk.read_bytes_per_second)));
     Add(&parts_.kv, Resource::kDiskWrite,
-        Share(kKv, {kOnDisk}, Seconds(written, disk.write_bytes_per_second)));
+        Share(kKv, {kOnDisk},
+              Seconds(positions_written * position.all,
+                      disk.write_bytes_per_second)));
+    const double read = positions_read * position.most;
+    const double prompts = of_prompts * position.most;
+    const double written = positions_written * position.most;
     if (!has_device_) return;
     const double in = machine_.host_to_device_bytes_per_second;
     const double out = machine_.device_to_host_bytes_per_second;
@@ -229,10 +257,9 @@ class StepCoster {
       from_device(prompts, options_.kv_out_share);
     }
     const double qkv =
-        static_cast<double>(QueryWidth(model_) + 2 * KvWidth(model_)) *
-        options_.activation_bytes;
-    const double result = static_cast<double>(QueryWidth(model_)) *
-                          (policy_.dtype == DType::kFloat32 ? 4 : 2);
+        (work_.query_width + 2 * work_.kv_width) * options_.activation_bytes;
+    const double result =
+        work_.query_width * (policy_.dtype == DType::kFloat32 ? 4 : 2);
     from_device(rows * qkv * layers_, 1);
     to_device(rows * result * layers_, 1);
   }
@@ -247,12 +274,14 @@ class StepCoster {
             ? 0
             : several * options_.activation_turns * layers_ * bytes;
     const DiskProfile& disk = machine_.disk;
+    // Each rank has all of the stream.
+    const double of_ranks = moved * machine_.ranks;
     DiskRead(&parts_.activations,
              Share(kActivations, {kOnDisk},
-                   Seconds(moved, disk.read_bytes_per_second)));
+                   Seconds(of_ranks, disk.read_bytes_per_second)));
     Add(&parts_.activations, Resource::kDiskWrite,
         Share(kActivations, {kOnDisk},
-              Seconds(moved, disk.write_bytes_per_second)));
+              Seconds(of_ranks, disk.write_bytes_per_second)));
     // Each stream is asked for a turn ahead and waited for: what a request
     // takes beside its bytes counts, too.
     const double requests =
@@ -317,14 +346,15 @@ class StepCoster {
       const bool each = options_.dequantize_per_micro_batch ||
                         policy_.num_microbatches == 1 ||
                         policy_.schedule == Schedule::kRowByRow;
-      dequantize = Seconds((each ? batches_ : 1) * layers_ *
-                               WeightBytes(LayerElements(model_), policy_.dtype,
-                                           WeightFormat::kFull),
-                           machine_.compute().dequantize_bytes_per_second);
+      dequantize =
+          Seconds((each ? batches_ : 1) * layers_ *
+                      WeightBytes(static_cast<int64_t>(work_.layer_elements()),
+                                  policy_.dtype, WeightFormat::kFull),
+                  machine_.compute().dequantize_bytes_per_second);
     }
-    const double all = static_cast<double>(LayerElements(model_));
     const double seconds =
-        layers_ * GemmSeconds(all, format, rows, batches_) + dequantize;
+        layers_ * GemmSeconds(work_.layer_elements(), format, rows, batches_) +
+        dequantize;
     Compute(&parts_.attention, FirstHalf() * seconds);
     Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
   }
@@ -343,14 +373,16 @@ class StepCoster {
     AttentionSeconds seconds;
     if (rate == nullptr) return seconds;
     if (step_.prefill_rows > 0) {
-      const double flops = 4 * static_cast<double>(QueryWidth(model_)) *
-                           step_.prefill_pairs * layers_;
+      const double flops =
+          4 * work_.query_width * step_.prefill_pairs * layers_;
       seconds.prefill =
           Seconds(flops, At(rate->prefill_flops_by_context,
                             step_.prefill_pairs / step_.prefill_rows));
     }
     if (step_.decode_rows > 0) {
-      const double bytes = KvBytesPerPosition(model_, format) *
+      const double heads =
+          work_.kv_width / static_cast<double>(KvWidth(model_));
+      const double bytes = KvBytesPerPosition(model_, format) * heads *
                            step_.decode_positions * layers_ *
                            (1 + policy_.sparsity) / 2;
       seconds.decode =
@@ -390,13 +422,13 @@ class StepCoster {
 
   // As many rows go through the head together as its input has room for.
   double HeadPasses() const {
-    return std::ceil(step_.head_rows / static_cast<double>(sizes_->head_rows));
+    return std::ceil(step_.head_rows / static_cast<double>(sizes_.head_rows));
   }
   // The number of times that its weights are read: once for all passes, if the
   // head has one section.
   double HeadReads() const {
-    return sizes_->layouts.head.size() > 1 ? HeadPasses()
-                                           : std::min(1.0, HeadPasses());
+    return sizes_.layouts.head.size() > 1 ? HeadPasses()
+                                          : std::min(1.0, HeadPasses());
   }
 
   // FlexGen A.3 has no LM head: rows of all micro-batches share its passes, and
@@ -410,9 +442,8 @@ class StepCoster {
     const WeightFormat format = policy_.compress_weights == WeightFormat::kFull
                                     ? WeightFormat::kFull
                                     : WeightFormat::kInt8;
-    Compute(&parts_.rest,
-            GemmSeconds(static_cast<double>(HeadElements(model_)), format,
-                        step_.head_rows / passes, passes));
+    Compute(&parts_.rest, GemmSeconds(work_.head_elements, format,
+                                      step_.head_rows / passes, passes));
     Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *
                               step_.head_rows);
   }
@@ -429,9 +460,9 @@ class StepCoster {
     // sweep waits for its rows.
     if (first_ && stage_.MayUse(kWeights, kOnDisk) &&
         machine_.disk.read_bytes_per_second > 0 &&
-        sizes_->embedding_on_disk < sizes_->embedding.bytes) {
+        sizes_.embedding_on_disk < sizes_.embedding.bytes) {
       // Rows lie at multiples of their size: whole blocks, on average.
-      const uint64_t row = sizes_->embedding.row_bytes;
+      const uint64_t row = sizes_.embedding.row_bytes;
       const auto read = static_cast<double>(row + kDiskBlockBytes -
                                             std::gcd(row, kDiskBlockBytes));
       const double seconds =
@@ -439,6 +470,24 @@ class StepCoster {
       Add(&parts_.rest, Resource::kDiskRead, Constant(seconds));
       Add(&parts_.rest, Resource::kDeviceCompute, Constant(seconds));
     }
+  }
+
+  // Ranks wait for each other: no exchange overlaps with computing. The leading
+  // one shares the stage's input, too, and gets all logits.
+  void Exchanges() {
+    if (machine_.ranks == 1) return;
+    const ExchangeProfile& exchange = machine_.exchange;
+    const double others = (machine_.ranks - 1.0) / machine_.ranks;
+    double bytes =
+        rows_ * (layers_ * work_.exchanged_bytes + 4.0 * model_.hidden_size);
+    double exchanges = batches_ * (layers_ * work_.exchanges + 1);
+    if (last_ && step_.head_rows > 0) {
+      bytes += step_.head_rows * 4.0 * model_.vocab_size * others;
+      exchanges += HeadPasses();
+    }
+    Add(&parts_.rest, Resource::kDeviceCompute,
+        Constant(Seconds(bytes, exchange.bytes_per_second) +
+                 exchanges * exchange.latency_seconds));
   }
 
   void Link() {
@@ -460,7 +509,9 @@ class StepCoster {
   const Policy& policy_;
   const CostOptions& options_;
   const StepShape& step_;
-  const std::shared_ptr<const StageSizes> sizes_;
+  const std::shared_ptr<const StageRanks> ranks_;
+  const StageSizes& sizes_;  // of the leading rank
+  const RankWork& work_;     // of the rank that has most
   const double layers_;
   const double rows_;
   const double batches_;  // micro-batches with rows

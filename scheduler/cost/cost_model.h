@@ -11,6 +11,7 @@
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/stage_placement.h"
 #include "scheduler/cost/resource.h"
+#include "scheduler/cost/stage_ranks.h"
 #include "scheduler/steps/workload.h"
 
 // The costs of a stage: seconds on each resource for a step, and bytes on each
@@ -97,14 +98,16 @@ struct StageCase {
   std::array<bool, kNumFractions> may_use = {true, true, true, true, true,
                                              true, true, true, true};
 
-  // The sizes of Shape(), if somebody has them: all that is asked about a stage
-  // wants them.
-  std::shared_ptr<const StageSizes> sizes;
+  // Its ranks, if somebody has them: all that is asked about a stage wants
+  // them.
+  std::shared_ptr<const StageRanks> ranks;
 
   bool MayUse(int kind, int tier) const { return may_use[3 * kind + tier]; }
   bool MayUseDisk() const;
-  // Returns what a worker would be told.
-  StageShape Shape() const;
+  // Returns what a worker would be told, and makes of it for one of its ranks.
+  StageShape Shape(int32_t rank = 0) const;
+  std::shared_ptr<const StageRanks> Ranks() const;
+  // Those of the leading rank.
   std::shared_ptr<const StageSizes> Sizes() const;
 };
 // Returns which fractions are above 0.
@@ -126,7 +129,7 @@ double StepSeconds(const StageCase& stage, const StepShape& step,
 
 // Returns where a worker would put the stage with such fractions, and how much
 // of its tiers that takes, to the byte.
-StagePlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
+RanksPlacement PlacementOf(const StageCase& stage, const Fractions& fractions);
 // Returns what the stage may take of its machine's tiers: all, but for the
 // buffers that a worker keeps on the device for links by NCCL, two of a
 // micro-batch's payload for each neighbour, if its links may go by it.
@@ -144,10 +147,10 @@ struct CapacityRow {
 // Returns, for each tier that the machine has, and the disk in any case, what
 // it holds where the fractions are `at`, exactly, and, for fractions near them,
 // what it holds but for rounding, and for tiers that begin or end to be used.
-// Two rows for a tier that holds most while the stage is loaded. `placement`:
-// that of `at`.
+// Two rows for a tier that holds most while the stage is loaded, and rows for
+// each kind of rank's device. `placement`: that of `at`.
 std::vector<CapacityRow> CapacityRows(const StageCase& stage,
                                       const Fractions& at,
-                                      const StagePlacement& placement);
+                                      const RanksPlacement& placement);
 
 }  // namespace sluice

@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status_macros.h"
+#include "scheduler/plan/job_shares.h"
+#include "scheduler/plan/likeness.h"
 #include "scheduler/plan/stage_case.h"
 
 namespace sluice {
@@ -32,10 +34,6 @@ constexpr size_t kMaxGroups = 300;
 // Up to so many machines, all numbers of pipelines are tried; of more, one for
 // each size of a group.
 constexpr int kMaxForAllCounts = 16;
-// Measured machines never have quite the same figures. Those that differ by
-// less than this factor count as alike when groups are compared; what is chosen
-// is planned for with their own.
-constexpr double kAlike = 1.1;
 // Layouts that differ less are equals: the one with fewer pipelines is better,
 // as each has to be loaded, and holds requests of its own at the end.
 constexpr double kSameTime = 0.02;
@@ -47,6 +45,11 @@ constexpr int kQuickRehearsals = 2;
 // factor; then those beside the best ones.
 constexpr double kSizeStep = 1.2;
 constexpr size_t kBestSizes = 2;
+// A share of the job that fills a plan's blocks fewer times takes not so long
+// as a plan for another share has it: its begin and its end are most of it.
+constexpr int64_t kFewRounds = 16;
+// The times that shares of such jobs are changed.
+constexpr int kShareRounds = 4;
 
 // The block shapes of quick plans, where the request leaves them open: enough
 // to compare groups.
@@ -61,41 +64,8 @@ PolicyChoices QuickChoices(const PolicyChoices& choices) {
   return quick;
 }
 
-// Makes a plan that of `factor` times as many requests.
-void Scale(double factor, Plan* plan) {
-  plan->seconds *= factor;
-  plan->steps *= factor;
-  for (StagePlan& stage : plan->stages) {
-    stage.seconds *= factor;
-    for (double& busy : stage.busy) busy *= factor;
-  }
-}
-
-// The figures that make machines alike or not.
-std::vector<double> FiguresOf(const MachineProfile& m) {
-  std::vector<double> figures = {static_cast<double>(m.device_memory_bytes),
-                                 static_cast<double>(m.host_memory_bytes),
-                                 static_cast<double>(m.disk_bytes),
-                                 m.host_to_device_bytes_per_second,
-                                 m.disk.read_bytes_per_second};
-  for (const ComputeProfile* compute : {&m.host, &m.device_compute}) {
-    figures.push_back(compute->memory_bytes_per_second);
-    for (const ProductRate& product : compute->products) {
-      figures.push_back(product.flops_by_rows.Best());
-    }
-    for (const AttentionRate& attention : compute->attention) {
-      figures.push_back(attention.decode_bytes_by_context.Best());
-    }
-  }
-  return figures;
-}
-
-bool AreSimilar(const std::vector<double>& a, const std::vector<double>& b,
-                double factor) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](double x, double y) {
-                      return std::max(x, y) <= factor * std::min(x, y);
-                    });
+int64_t SlotsOf(const BlockShape& block) {
+  return int64_t{block.gbs} * block.num_microbatches * block.num_blocks;
 }
 
 class LayoutSearch {
@@ -160,18 +130,30 @@ class LayoutSearch {
     return static_cast<double>(group.size()) /
            static_cast<double>(kinds_.size());
   }
-  GroupPlan MakeGroupPlan(const std::vector<int>& group, Effort effort);
-  // The plan of a group, whose stages name the group's machines by their index
-  // there. It is made once for machines of the same kinds in the same order,
-  // which counts where layers are split evenly.
-  const GroupPlan& PlanOf(const std::vector<int>& group, Effort effort);
-  std::pair<Effort, std::vector<int>> KeyOf(std::vector<int> group,
-                                            Effort effort) const;
+  int64_t RequestsOf(double share) const {
+    return std::max<int64_t>(
+        1, std::llround(share *
+                        static_cast<double>(request_.workload.requests())));
+  }
+  using PlanKey = std::tuple<Effort, std::vector<int>, int64_t>;
+  GroupPlan MakeGroupPlan(const std::vector<int>& group, Effort effort,
+                          int64_t requests);
+  // The plan of a group for so many requests, whose stages name the group's
+  // machines by their index there. It is made once for machines of the same
+  // kinds in the same order, which counts where layers are split evenly.
+  const GroupPlan& PlanOf(const std::vector<int>& group, Effort effort,
+                          int64_t requests);
+  // The same for its fair share.
+  const GroupPlan& PlanOf(const std::vector<int>& group, Effort effort) {
+    return PlanOf(group, effort, RequestsOf(FairShare(group)));
+  }
+  PlanKey KeyOf(std::vector<int> group, Effort effort, int64_t requests) const;
   // Predicted generated tokens a second; 0 if the model does not fit.
   double RateOf(const std::vector<int>& group);
-  // The groups as pipelines, which share the job by the rates of their plans.
-  std::vector<PipelinePlan> Share(const Groups& groups,
-                                  const std::vector<const Plan*>& plans) const;
+  // Pipelines with plans for the shares that they have, and shares by the rates
+  // of these plans, if some have so few requests that this matters.
+  std::vector<PipelinePlan> ByOwnShares(const Groups& groups, Effort effort,
+                                        std::vector<PipelinePlan> pipelines);
   // Considers a grouping: groups that the model does not fit are spares.
   // Returns the job's seconds.
   double Try(const Groups& groups, int32_t replicas);
@@ -179,8 +161,8 @@ class LayoutSearch {
 
   std::vector<int> Counts(int32_t replicas) const;
   void TryAlike(int32_t replicas);
-  // False if the model does not fit groups of so many alike machines: smaller
-  // ones hold no more.
+  // Tries groups of so many alike machines. False if the model fits neither
+  // these nor smaller ones.
   bool TryCount(size_t count, int32_t replicas);
   void TryMany(int32_t replicas);
   void AddChanges(const Groups& groups, size_t a, size_t b,
@@ -206,19 +188,20 @@ class LayoutSearch {
   std::vector<int> kinds_;
   bool kinds_are_alike_ = true;  // not only nearly
   // By the group's kinds; for kExact, by its machines.
-  std::map<std::pair<Effort, std::vector<int>>, std::unique_ptr<GroupPlan>>
-      plans_;
+  std::map<PlanKey, std::unique_ptr<GroupPlan>> plans_;
   // The best groupings with each number of pipelines, at most kFinalists.
   std::map<size_t, std::set<Tried>> best_;
   absl::Status status_;  // the first error that is no lack of memory
 };
 
 LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
-    const std::vector<int>& group, Effort effort) {
+    const std::vector<int>& group, Effort effort, int64_t requests) {
   const bool quick = effort == Effort::kQuick;
   PlanRequest request = request_;
   if (quick) request.choices = QuickChoices(request_.choices);
-  request.workload = ShareOf(request_.workload, FairShare(group));
+  request.workload = ShareOf(
+      request_.workload, static_cast<double>(requests) /
+                             static_cast<double>(request_.workload.requests()));
   request.machines.clear();
   for (const int m : group) request.machines.push_back(request_.machines[m]);
   GroupPlan plan;
@@ -236,8 +219,8 @@ LayoutSearch::GroupPlan LayoutSearch::MakeGroupPlan(
   return plan;
 }
 
-std::pair<LayoutSearch::Effort, std::vector<int>> LayoutSearch::KeyOf(
-    std::vector<int> group, Effort effort) const {
+LayoutSearch::PlanKey LayoutSearch::KeyOf(std::vector<int> group, Effort effort,
+                                          int64_t requests) const {
   // A full plan is exact where machines of a kind are alike.
   if (effort == Effort::kExact && kinds_are_alike_) effort = Effort::kFull;
   for (int& m : group) {
@@ -249,17 +232,17 @@ std::pair<LayoutSearch::Effort, std::vector<int>> LayoutSearch::KeyOf(
                 : m + static_cast<int>(kinds_.size());
     }
   }
-  return {effort, std::move(group)};
+  return {effort, std::move(group), requests};
 }
 
 const LayoutSearch::GroupPlan& LayoutSearch::PlanOf(
-    const std::vector<int>& group, Effort effort) {
-  std::unique_ptr<GroupPlan>& kept = plans_[KeyOf(group, effort)];
+    const std::vector<int>& group, Effort effort, int64_t requests) {
+  std::unique_ptr<GroupPlan>& kept = plans_[KeyOf(group, effort, requests)];
   if (kept != nullptr) return *kept;
-  kept = std::make_unique<GroupPlan>(MakeGroupPlan(group, effort));
+  kept = std::make_unique<GroupPlan>(MakeGroupPlan(group, effort, requests));
   // Other shapes may fit where these do not.
   if (effort == Effort::kQuick && absl::IsResourceExhausted(kept->status)) {
-    *kept = PlanOf(group, Effort::kFull);
+    *kept = PlanOf(group, Effort::kFull, requests);
   }
   return *kept;
 }
@@ -277,25 +260,41 @@ Groups LayoutSearch::Usable(const Groups& groups) {
   return usable;
 }
 
-std::vector<PipelinePlan> LayoutSearch::Share(
-    const Groups& groups, const std::vector<const Plan*>& plans) const {
-  double sum = 0;
-  for (const Plan* plan : plans) sum += plan->tokens_per_second;
-  const double tokens = request_.workload.output_tokens();
-  std::vector<PipelinePlan> pipelines;
-  for (size_t g = 0; g < groups.size(); ++g) {
-    PipelinePlan& pipeline = pipelines.emplace_back();
-    pipeline.machines = groups[g];
-    pipeline.plan = *plans[g];
-    pipeline.share = pipeline.plan.tokens_per_second / sum;
-    // The plan is for a share that is about right.
-    Scale(pipeline.share * tokens /
-              (pipeline.plan.tokens_per_second * pipeline.plan.seconds),
-          &pipeline.plan);
-    for (StagePlan& stage : pipeline.plan.stages) {
-      stage.machine = groups[g][static_cast<size_t>(stage.machine)];
-      stage.worker = request_.machines[stage.machine].name;
+std::vector<PipelinePlan> LayoutSearch::ByOwnShares(
+    const Groups& groups, Effort effort, std::vector<PipelinePlan> pipelines) {
+  if (std::none_of(pipelines.begin(), pipelines.end(), [&](const auto& p) {
+        return RequestsOf(p.share) < kFewRounds * SlotsOf(p.plan.block);
+      })) {
+    return pipelines;
+  }
+  std::vector<double> shares;
+  for (const PipelinePlan& pipeline : pipelines) {
+    shares.push_back(pipeline.share);
+  }
+  double least = kNever;
+  std::set<std::vector<int64_t>> tried;
+  for (int round = 0; round < kShareRounds; ++round) {
+    std::vector<int64_t> requests;
+    for (const double share : shares) requests.push_back(RequestsOf(share));
+    if (!tried.insert(requests).second) break;
+    std::vector<PipelinePlan> own;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const GroupPlan& plan = PlanOf(groups[g], effort, requests[g]);
+      if (!plan.status.ok()) return pipelines;
+      own.push_back(
+          PipelineOf(request_, groups[g], plan.result.best, shares[g]));
     }
+    // Who takes longer gets less.
+    double sum = 0;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      shares[g] /= own[g].plan.seconds;
+      sum += shares[g];
+    }
+    for (double& share : shares) share /= sum;
+    const double seconds = LayoutSeconds(request_, own);
+    if (seconds >= least) continue;
+    least = seconds;
+    pipelines = std::move(own);
   }
   return pipelines;
 }
@@ -311,7 +310,11 @@ double LayoutSearch::Try(const Groups& groups, int32_t replicas) {
   for (const std::vector<int>& group : usable) {
     plans.push_back(&PlanOf(group, Effort::kQuick).result.best);
   }
-  const double seconds = LayoutSeconds(request_, Share(usable, plans));
+  std::vector<PipelinePlan> pipelines = ShareByRates(request_, usable, plans);
+  if (kinds_.size() <= kMaxForAll) {
+    pipelines = ByOwnShares(usable, Effort::kQuick, std::move(pipelines));
+  }
+  const double seconds = LayoutSeconds(request_, pipelines);
   std::set<Tried>& best = best_[usable.size()];
   best.insert({seconds, std::move(usable)});
   if (best.size() > kFinalists) best.erase(std::prev(best.end()));
@@ -381,7 +384,9 @@ bool LayoutSearch::TryCount(size_t count, int32_t replicas) {
     rest[std::min(m / (n / count), count)].push_back(static_cast<int>(m));
   }
   if (Usable({even.back()}).empty() && Usable({even.front()}).empty()) {
-    return false;
+    // Smaller ones hold no more; but they may keep a latency that larger ones
+    // do not.
+    return request_.max_latency_seconds > 0;
   }
   Try(even, replicas);
   if (rest.back().empty()) return true;
@@ -516,7 +521,8 @@ absl::StatusOr<Layout> LayoutSearch::Evaluate(const Groups& groups,
     used.insert(group.begin(), group.end());
   }
   Layout layout;
-  layout.pipelines = Share(groups, plans);
+  layout.pipelines =
+      ByOwnShares(groups, effort, ShareByRates(request_, groups, plans));
   for (int m = 0; m < static_cast<int>(kinds_.size()); ++m) {
     if (!used.contains(m)) layout.spares.push_back(m);
   }
@@ -588,7 +594,8 @@ std::vector<Alternative> LayoutSearch::Rejected(const Layout& best) {
       if (!seen.insert(Describe(tried.groups)).second) continue;
       const bool planned = std::all_of(
           tried.groups.begin(), tried.groups.end(), [&](const auto& group) {
-            return plans_.contains(KeyOf(group, Effort::kFull));
+            return plans_.contains(
+                KeyOf(group, Effort::kFull, RequestsOf(FairShare(group))));
           });
       double seconds = correction * tried.seconds;
       if (planned) {
@@ -690,7 +697,7 @@ absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
   SLUICE_ASSIGN_OR_RETURN(result.best, Evaluate(best, Effort::kExact));
   if (result.best.pipelines.size() == 1) {
     result.rejected_plans =
-        PlanOf(best.front(), Effort::kExact).result.rejected;
+        PlanOf(best.front(), Effort::kExact, RequestsOf(1)).result.rejected;
   }
   result.rejected = Rejected(result.best);
   result.groups = static_cast<int64_t>(plans_.size());
@@ -699,30 +706,13 @@ absl::StatusOr<LayoutResult> LayoutSearch::Run(int32_t replicas) {
 
 }  // namespace
 
-double LayoutSeconds(const PlanRequest& request,
-                     const std::vector<PipelinePlan>& pipelines) {
-  const MachineClasses classes(request.machines);
-  double seconds = 0;
-  std::map<int, double> of_host;
-  for (const PipelinePlan& pipeline : pipelines) {
-    seconds = std::max(seconds, pipeline.plan.seconds);
-    for (const StagePlan& stage : pipeline.plan.stages) {
-      of_host[classes.host(stage.machine)] += stage.seconds;
-    }
-  }
-  if (pipelines.size() > 1) {
-    for (const auto& [host, sum] : of_host) seconds = std::max(seconds, sum);
-  }
-  return seconds;
-}
-
 namespace {
 
 // The layout for the only formats of the request.
 absl::StatusOr<LayoutResult> MakeOfOneFormat(const PlanRequest& request,
                                              int32_t replicas) {
   absl::StatusOr<LayoutResult> made =
-      LayoutSearch(request, kAlike).Run(replicas);
+      LayoutSearch(request, kAlikeFactor).Run(replicas);
   // One that is nearly like another may have just too little memory.
   return absl::IsResourceExhausted(made.status()) ||
                  absl::IsFailedPrecondition(made.status())

@@ -48,7 +48,8 @@ double LayoutSeconds(const PlanRequest& request,
                      const std::vector<PipelinePlan>& pipelines);
 
 // The layout with the least predicted time of the job: `replicas` pipelines, or
-// as many as are best if it is 0. Requests are shared by the pipelines' rates.
+// as many as are best if it is 0. Requests are shared by the pipelines' rates;
+// where they are few, each pipeline is planned for as many as it gets.
 //
 // All groupings of up to 6 unlike machines are tried, and of any number of
 // machines that are alike those with groups of equal size; more unlike machines

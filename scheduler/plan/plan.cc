@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "common/status_macros.h"
+#include "runtime/placement/rank_limits.h"
 #include "scheduler/cost/model_sizes.h"
 #include "scheduler/plan/plan_builder.h"
 #include "scheduler/plan/stage_case.h"
@@ -46,6 +48,19 @@ absl::Status CheckCovers(const PlanRequest& request,
   return absl::OkStatus();
 }
 
+// The leading rank's limits, as the ranks divide what they share.
+TierLimits LeadLimits(const StageCase& stage, const StageRanks& ranks) {
+  const TierLimits limits = LimitsOf(stage);
+  if (stage.machine->ranks == 1) return limits;
+  std::vector<const StageSizes*> all;
+  for (const StageRanks::Kind& kind : ranks.kinds) {
+    all.insert(all.end(), static_cast<size_t>(kind.count), &kind.sizes);
+  }
+  const std::vector<uint64_t> devices(
+      all.size(), limits[static_cast<size_t>(Tier::kDevice)]);
+  return DivideLimits(all, devices, stage.policy, limits).front();
+}
+
 // Names the fractions that a policy leaves open, as Place() does for a worker
 // that loads its stage. Returns the sequences in a micro-batch for which there
 // is KV: no more than block.gbs, and 1 at least. What does not fit shows in the
@@ -55,8 +70,10 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
                          Policy* policy) {
   const Policy asked = *policy;
   const StageCase stage = MakeStageCase(request, machine, layers, asked, block);
-  const StageSizes sizes(stage.Shape());
-  const StagePlacement placed = Place(sizes, stage.policy, LimitsOf(stage));
+  const std::shared_ptr<const StageRanks> ranks = stage.Ranks();
+  const StageSizes& sizes = ranks->lead();
+  const StagePlacement placed =
+      Place(sizes, stage.policy, LeadLimits(stage, *ranks));
   if (asked.automatic_weights) policy->weights = placed.weights;
   if (asked.automatic_activations) {
     const double device =
@@ -109,6 +126,7 @@ absl::Status PlanRequest::Check() const {
   SLUICE_RETURN_IF_ERROR(
       CheckPositive(choices.max_step_tokens, "max-step-tokens", 1));
   SLUICE_RETURN_IF_ERROR(CheckPositive(choices.threads, "threads", 0));
+  SLUICE_RETURN_IF_ERROR(CheckPositive(choices.ranks, "tensor-parallel", 1));
   if (choices.slice_context.value_or(0) < 0 ||
       choices.slice_context.value_or(0) > kMaxSliceContext) {
     return InvalidArgument("plan: a slice-context of ", *choices.slice_context,
@@ -135,6 +153,12 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   SLUICE_RETURN_IF_ERROR(request.Check());
   SLUICE_RETURN_IF_ERROR(CheckPositive({num_blocks}, "blocks", 1));
   SLUICE_RETURN_IF_ERROR(CheckCovers(request, stages));
+  if (HasRankChoice(request.machines)) {
+    PlanRequest named = request;
+    SLUICE_ASSIGN_OR_RETURN(named.machines,
+                            WithNamedRanks(std::move(named.machines), stages));
+    return EvaluatePlan(named, stages, num_blocks);
+  }
   const Policy& first = stages.front().policy;
   BlockShape block = {
       .gbs = first.gbs,
@@ -159,6 +183,29 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
   Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
   SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
   return plan;
+}
+
+bool HasRankChoice(const std::vector<MachineProfile>& machines) {
+  return std::any_of(
+      machines.begin(), machines.end(),
+      [](const MachineProfile& m) { return !m.rank_choices.empty(); });
+}
+
+absl::StatusOr<std::vector<MachineProfile>> WithNamedRanks(
+    std::vector<MachineProfile> machines,
+    const std::vector<StageChoice>& stages) {
+  for (const StageChoice& stage : stages) {
+    if (stage.machine < 0 ||
+        stage.machine >= static_cast<int>(machines.size())) {
+      return InvalidArgument("plan: a stage is on machine ", stage.machine,
+                             " of ", machines.size());
+    }
+    MachineProfile& machine = machines[static_cast<size_t>(stage.machine)];
+    SLUICE_ASSIGN_OR_RETURN(machine, machine.WithRanks(stage.policy.ranks));
+  }
+  // Those in no stage have none.
+  for (MachineProfile& machine : machines) machine.rank_choices.clear();
+  return machines;
 }
 
 int32_t SequencePositions(const Plan& plan) {

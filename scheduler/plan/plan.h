@@ -56,6 +56,9 @@ struct Plan {
   // The resource, of all stages', to which most of the job's time goes.
   Resource binding_resource = Resource::kDeviceCompute;
   int binding_stage = 0;
+  // Why ranks keep their weights while they exchange rows, with what the
+  // exchange and its alternative take: a sentence. "" if each stage has one.
+  std::string tensor_parallel;
   // Why prompts are cut into slices that follow each other, or are not: a
   // sentence. "" where nothing was compared.
   std::string slicing;
@@ -69,6 +72,7 @@ struct PolicyChoices {
   std::vector<int32_t> num_blocks;
   std::vector<int32_t> max_step_tokens;
   std::vector<int32_t> threads;
+  std::vector<int32_t> ranks;  // of machines that have a choice
   std::vector<AttentionSite> attention_sites;
   // Policy's; nullopt leaves it to the search.
   std::optional<bool> slicing;
@@ -155,6 +159,14 @@ struct StageChoice {
 absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
                                   const std::vector<StageChoice>& stages,
                                   int32_t num_blocks);
+
+// Returns the machines with the ranks that the stages' policies name, where
+// they have a choice: what plans are evaluated on. kInvalidArgument if one may
+// not have so many, or is no machine.
+absl::StatusOr<std::vector<MachineProfile>> WithNamedRanks(
+    std::vector<MachineProfile> machines,
+    const std::vector<StageChoice>& stages);
+bool HasRankChoice(const std::vector<MachineProfile>& machines);
 
 // Plan::kv_positions of one sequence; 0 if the plan does not say.
 int32_t SequencePositions(const Plan& plan);

@@ -13,13 +13,13 @@ namespace {
 // Returns the max bytes that each tier holds.
 std::vector<CapacityUse> UsesOf(const StageCase& stage,
                                 const Fractions& fractions) {
-  const StagePlacement placement = PlacementOf(stage, fractions);
+  const RanksPlacement placement = PlacementOf(stage, fractions);
   const TierLimits limits = LimitsOf(stage);
   std::vector<CapacityUse> uses;
   for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDevice && !stage.machine->has_device()) continue;
     uses.push_back({std::string(CapacityName(tier)),
-                    static_cast<double>(placement.use(tier).peak_bytes()),
+                    static_cast<double>(placement.use(tier).peak_bytes),
                     static_cast<double>(limits[static_cast<size_t>(tier)])});
   }
   return uses;
@@ -34,9 +34,9 @@ double BytesOf(const MachineProfile& machine, Resource resource,
     case Resource::kDiskWrite:
       return seconds * machine.disk.write_bytes_per_second;
     case Resource::kHostToDevice:
-      return seconds * machine.host_to_device_bytes_per_second;
+      return seconds * machine.ranks * machine.host_to_device_bytes_per_second;
     case Resource::kDeviceToHost:
-      return seconds * machine.device_to_host_bytes_per_second;
+      return seconds * machine.ranks * machine.device_to_host_bytes_per_second;
     case Resource::kLink: {
       const LinkProfile* link = machine.Link("");
       return link == nullptr ? 0 : seconds * link->bytes_per_second;
@@ -109,7 +109,7 @@ Plan BuildPlan(const PlanRequest& request,
     const MachineProfile& machine = request.machines[choice.machine];
     StageCase stage = MakeStageCase(request, choice.machine, choice.layers,
                                     choice.policy, block);
-    stage.sizes = stage.Sizes();
+    stage.ranks = stage.Ranks();
     const Fractions fractions = FractionsOf(choice.policy);
     StagePlan planned = {.worker = machine.name,
                          .machine = choice.machine,
@@ -130,7 +130,7 @@ Plan BuildPlan(const PlanRequest& request,
     seconds.push_back(std::move(of_steps));
     step_seconds = std::max(step_seconds, machine.step_seconds);
     // Whole pages for each sequence, as the capacities count them.
-    const int64_t kv_positions = stage.sizes->kv_pages * kPageTokens;
+    const int64_t kv_positions = stage.Sizes()->kv_pages * kPageTokens;
     plan.kv_positions = plan.stages.empty()
                             ? kv_positions
                             : std::min(plan.kv_positions, kv_positions);

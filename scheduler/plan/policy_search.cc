@@ -116,12 +116,12 @@ std::vector<int32_t> Threads(const StageQuestion& q) {
   const RateCurve& shares = machine.host.share_by_threads;
   std::vector<int32_t> threads = {0};
   if (shares.empty()) return threads;
-  double best = 1.01 * shares.At(machine.threads);
+  double best = 1.01 * shares.At(machine.rank_threads());
   int32_t fastest = 0;
   for (const RateCurve::Point& point : shares.points()) {
-    if (point.x < machine.threads && point.rate > best) {
+    if (point.x < machine.rank_threads() && point.rate > best) {
       best = point.rate;
-      fastest = static_cast<int32_t>(point.x);
+      fastest = machine.ranks * static_cast<int32_t>(point.x);
     }
   }
   if (fastest > 0) threads.push_back(fastest);
@@ -165,9 +165,9 @@ class CaseMaker {
               .stage = MakeStageCase(request, q_.machine, q_.layers, policy,
                                      q_.block)};
     c.stage.may_use = mask;
-    auto& sizes = sizes_[policy.automatic_kv_cache][c.stage.MayUseDisk()];
-    if (sizes == nullptr) sizes = c.stage.Sizes();
-    c.stage.sizes = sizes;
+    auto& ranks = ranks_[policy.automatic_kv_cache][c.stage.MayUseDisk()];
+    if (ranks == nullptr) ranks = c.stage.Ranks();
+    c.stage.ranks = ranks;
     c.costs.reserve(q_.steps.size());
     for (const StepShape& step : q_.steps) {
       c.costs.push_back(StepCost(c.stage, step));
@@ -178,12 +178,12 @@ class CaseMaker {
  private:
   const StageQuestion& q_;
   const Policy policy_;
-  std::shared_ptr<const StageSizes> sizes_[2][2];
+  std::shared_ptr<const StageRanks> ranks_[2][2];
 };
 
 // Looks at what the stage takes with these fractions. True if it fits.
 bool LookAt(const Fractions& at, Case* c) {
-  const StagePlacement placement = PlacementOf(c->stage, at);
+  const RanksPlacement placement = PlacementOf(c->stage, at);
   for (const CapacityRow& row : CapacityRows(c->stage, at, placement)) {
     c->capacities.push_back(row);
   }
@@ -308,7 +308,7 @@ LinearProgram TimeProgram(const Case& c, absl::Span<const StepShape> steps,
 // used, where they cost time but take no place that is scarce. So does KV of
 // less than a sequence, which would take a whole one's pages.
 Fractions Rounded(const std::vector<double>& x, const Case& c) {
-  const StageSizes& sizes = *c.stage.sizes;
+  const StageSizes& sizes = c.stage.ranks->lead();
   const double sequence = static_cast<double>(sizes.sequence_pages) /
                           static_cast<double>(sizes.kv_pages);
   Fractions fractions = {};
@@ -384,7 +384,7 @@ absl::StatusOr<Missing> MinMissing(Case c, std::optional<Tier> only) {
     }
     // The search ends if these limits would do.
     const Fractions fractions = Rounded(solution.x, c);
-    const StagePlacement placement = PlacementOf(c.stage, fractions);
+    const RanksPlacement placement = PlacementOf(c.stage, fractions);
     if (placement.Fits(limits)) break;
     for (const CapacityRow& row : CapacityRows(c.stage, fractions, placement)) {
       c.capacities.push_back(row);

@@ -38,7 +38,7 @@ class SliceCost {
       Stage& s = stages_.emplace_back();
       s.of = MakeStageCase(request, stage.machine, stage.layers, stage.policy,
                            plan.block);
-      s.of.sizes = s.of.Sizes();
+      s.of.ranks = s.of.Ranks();
       s.fractions = FractionsOf(stage.policy);
     }
   }

@@ -22,6 +22,7 @@ constexpr double kNeedMargin = 1.05;
 MachineProfile Anonymous(MachineProfile m) {
   m.name.clear();
   m.machine.clear();
+  m.part_of.clear();
   m.fingerprint.clear();
   m.device.clear();
   m.remarks.clear();
@@ -104,6 +105,10 @@ StageCase MakeStageCase(const PlanRequest& request, int machine,
   stage.policy.dtype = request.dtype;
   if (request.choices.link_dtype != DType::kFloat32) {
     stage.policy.link_dtype = request.choices.link_dtype;
+  }
+  // Where there is a choice, one rank is what the figures are of.
+  if (!stage.machine->rank_choices.empty()) {
+    stage.policy.ranks = stage.machine->ranks;
   }
   stage.may_use = SupportOf(FractionsOf(policy));
   return stage;

@@ -176,7 +176,7 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
     stages.step_seconds = std::max(stages.step_seconds, machine.step_seconds);
     StageCase stage_case = MakeStageCase(request, stage.machine, stage.layers,
                                          stage.policy, plan.block);
-    stage_case.sizes = stage_case.Sizes();
+    stage_case.ranks = stage_case.Ranks();
     stage_case.machine =
         &request.machines[classes.representative(stage.machine)];
     const bool first = stage.layers.begin == 0;
@@ -242,6 +242,16 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
   if (options.page_tokens <= 0) {
     return InvalidArgument("simulation: pages of ", options.page_tokens,
                            " tokens");
+  }
+  if (HasRankChoice(request.machines)) {
+    std::vector<StageChoice> choices;
+    for (const StagePlan& stage : plan.stages) {
+      choices.push_back({stage.machine, stage.layers, stage.policy});
+    }
+    PlanRequest named = request;
+    SLUICE_ASSIGN_OR_RETURN(named.machines,
+                            WithNamedRanks(std::move(named.machines), choices));
+    return Simulate(named, plan, options);
   }
   SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
   SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,

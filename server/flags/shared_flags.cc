@@ -21,13 +21,14 @@ CLI::Option* AddDevice(CLI::App* app, std::string* device) {
       ->capture_default_str();
 }
 
-CLI::Option* AddTensorParallel(CLI::App* app, int32_t* ranks) {
+CLI::Option* AddTensorParallel(CLI::App* app, std::string* ranks) {
   return app
       ->add_option("--tensor-parallel", *ranks,
                    "ranks that compute each layer together: GPUs from "
                    "--device on, or shares of the cores, by NUMA nodes if "
-                   "there are as many")
-      ->check(WholeFrom(1, 64))
+                   "there are as many; auto: as many as the plan finds best, "
+                   "up to the GPUs of --device, or the NUMA nodes; auto:N: up "
+                   "to N")
       ->capture_default_str();
 }
 

@@ -18,6 +18,6 @@ CLI::Option* AddLoadFormat(CLI::App* app, std::string* format);
 CLI::Option* AddLogLevel(CLI::App* app, std::string* level);
 CLI::Option* AddMetricsPort(CLI::App* app, int* port);
 CLI::Option* AddPort(CLI::App* app, int* port);
-CLI::Option* AddTensorParallel(CLI::App* app, int32_t* ranks);
+CLI::Option* AddTensorParallel(CLI::App* app, std::string* ranks);
 
 }  // namespace sluice

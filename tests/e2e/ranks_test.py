@@ -9,6 +9,7 @@ import sys
 import tempfile
 
 import harness
+import plan_test
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
 OPT = os.path.join(harness.MODELS, "opt-kjv")
@@ -48,8 +49,8 @@ def test_tiers_of_each_rank():
         check_equal(OPT, (*DEVICE, "--disk-dir", disk, "--policy", "w=30/40/30,c=30/30/40"))
 
 
-def over_processes(lines, flags):
-    with harness.Cluster(LLAMA, workers=2, worker_flags=flags) as cluster:
+def over_processes(lines, flags, coordinator_flags=()):
+    with harness.Cluster(LLAMA, workers=2, worker_flags=flags, coordinator_flags=coordinator_flags) as cluster:
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
         job = cluster.submit(path)["id"]
@@ -88,8 +89,69 @@ def test_exchange_by_nccl():
             assert count[kind] == 0, count
 
 
+def test_the_plan_says_how_many_ranks():
+    """A worker that may have one or two ranks has as many as its profile makes worth it; the tokens are the same."""
+    lines = harness.mixed_requests(24)
+    base = over_processes(lines, ())
+    # Of a machine so slow that products are what counts, even of a small model.
+    host = dict(plan_test.PROFILE["host"])
+    host["products"] = [{**product, "flops_by_rows": [[rows, rate / 1000] for rows, rate in product["flops_by_rows"]]}
+                        for product in host["products"]]
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+        for share, rate, ranks in ((1, 1e11, 2), (0.5, 1e6, 1)):
+            profile = os.path.join(directory, f"{ranks}.json")
+            with open(profile, "w") as f:
+                json.dump({**plan_test.PROFILE, "host": host, "rank_choices": [
+                    {"ranks": 2, "memory_share": share, "product_share": share,
+                     "exchange": {"bytes_per_second": rate, "latency_seconds": 1e-7}}]}, f)
+            flags = ("--profile", profile, "--tensor-parallel", "auto:2")
+            for replicas in ("1", "2"):
+                with harness.Cluster(LLAMA, workers=2, worker_threads=2, worker_flags=flags,
+                                     coordinator_flags=("--dtype", "float32", "--replicas", replicas)) as cluster:
+                    path = os.path.join(cluster.directory, "in.jsonl")
+                    harness.write_lines(path, lines)
+                    job = cluster.submit(path)["id"]
+                    state = cluster.wait_for_end(job)
+                    assert state["status"] == "completed", state
+                    assert harness.answers(cluster.results(job)) == base, (ranks, replicas)
+                    text = json.dumps(state)
+                    assert f"tensor-parallel={ranks}" in text, text
+                    assert f"tensor-parallel={3 - ranks}" not in text, text
+            # The command prints the choice, and why.
+            text = harness.sluice("plan", "--model", LLAMA, "--dtype", "float32", "--lengths", "64:16:50",
+                                  "--profile", profile).stdout
+            assert ("weights stay with their ranks" in text) == (ranks == 2), text
+            assert f"tensor-parallel={3 - ranks}" in text.split("other tensor parallel groups")[1], text
+
+
+def test_a_policy_names_the_ranks():
+    """Of workers that may have up to four ranks, on emulated devices; and of two of four fake GPUs' ends of NCCL."""
+    lines = harness.mixed_requests(16)
+    base = over_processes(lines, ())
+    flags = (*DEVICE, "--tensor-parallel", "auto:4")
+    for ranks in (1, 2, 4):
+        assert over_processes(lines, flags, ("--policy", f"tensor-parallel={ranks}")) == base, ranks
+    os.environ["SLUICE_FAKE_GPU_COUNT"] = "4"
+    try:
+        assert over_processes(lines, (*NCCL, *flags), ("--policy", "tensor-parallel=2")) == base
+    finally:
+        del os.environ["SLUICE_FAKE_GPU_COUNT"]
+
+
+def test_the_worker_measures_its_ranks():
+    done = harness.sluice("profile", "--seconds", "0.5", "--threads", "2", "--host-memory", "256MiB",
+                          "--tensor-parallel", "auto:4", "--json")
+    choices = json.loads(done.stdout)["rank_choices"]
+    assert [choice["ranks"] for choice in choices] == [2, 4], choices
+    for choice in choices:
+        assert choice["exchange"]["bytes_per_second"] > 0, choice
+        assert 0 < choice["product_share"] <= 1, choice
+
+
 def test_what_cannot_be_is_said():
     for flags, why in (
+            (("--tensor-parallel", "auto:x"), "auto:N"),
+            (("--tensor-parallel", "automatic"), "auto:N"),
             (("--tensor-parallel", "0"), "--tensor-parallel"),
             (("--tensor-parallel", "65"), "--tensor-parallel"),
             (("--device", "cpu,cpu"), "--tensor-parallel 2"),

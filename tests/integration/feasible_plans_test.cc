@@ -68,6 +68,9 @@ void AddDevice(uint64_t memory, MachineProfile* machine) {
 // Of these many seeds, cases have one tier of memory and are loaded for the
 // longest request; beyond, --max-model-len is more, and some have a device.
 constexpr uint32_t kPlainSeeds = 200;
+// And beyond these, stages have several ranks.
+constexpr uint32_t kOneRankSeeds = 300;
+constexpr uint32_t kSeeds = 380;
 
 struct Case {
   DecoderSpec spec;
@@ -113,11 +116,17 @@ Case RandomCase(uint32_t seed) {
       AddDevice(memory / any(1, 6), request.machines.data());
     }
   }
+  if (seed > kOneRankSeeds) {
+    MachineProfile& machine = request.machines[0];
+    machine.ranks = machine.threads = any(2, 4);
+    machine.exchange = {1e9, 1e-5};
+  }
   c.text = absl::StrCat("case ", seed, ": ", c.spec.num_layers, " layers of ",
                         c.spec.hidden_size, ", ", DTypeName(request.dtype),
                         ", memory ", memory, ", disk ", disk, ", device ",
                         request.machines[0].device_memory_bytes, ", longest ",
-                        request.longest(), " of ", request.max_model_len);
+                        request.longest(), " of ", request.max_model_len, ", ",
+                        request.machines[0].ranks, " ranks");
   return c;
 }
 
@@ -139,14 +148,23 @@ absl::StatusOr<std::unique_ptr<StageChain>> Load(const Case& c, Policy policy,
   options.budget_bytes = c.request.machines[0].host_memory_bytes;
   options.disk_bytes = c.request.machines[0].disk_bytes;
   options.device_bytes = c.request.machines[0].device_memory_bytes;
+  options.ranks = c.request.machines[0].ranks;
   if (options.disk_bytes > 0) options.disk_dir = dir.path();
   return StageChain::Create(c.spec, DummySource(), options);
+}
+
+double HostBytes(const StagePlan& stage) {
+  for (const CapacityUse& use : stage.capacities) {
+    if (use.what == "host memory") return use.bytes;
+  }
+  return 0;
 }
 
 TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
   int feasible = 0;
   int refused = 0;
-  for (uint32_t seed = 1; seed <= kPlainSeeds + 100; ++seed) {
+  int of_ranks = 0;
+  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     const Case c = RandomCase(seed);
     SCOPED_TRACE(c.text);
     const absl::StatusOr<PlanResult> result = MakePlan(c.request);
@@ -170,6 +188,20 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
       ASSERT_TRUE(answers.ok()) << answers.status();
       EXPECT_LE((*chain)->budget(0).peak_bytes(),
                 c.request.machines[0].host_memory_bytes);
+      if (seed > kOneRankSeeds) {
+        ++of_ranks;
+        // What the plan counts on is there, on all ranks.
+        EXPECT_GE((*chain)->stage(0).kv_pages(),
+                  plan.kv_positions / kPageTokens);
+        if (!plan.stages[0].policy.automatic_kv_cache) {
+          // Ranks do not pack at the same moment.
+          const double planned = HostBytes(plan.stages[0]);
+          const auto taken =
+              static_cast<double>((*chain)->budget(0).peak_bytes());
+          EXPECT_LE(taken, planned);
+          EXPECT_GE(taken, 0.5 * planned);
+        }
+      }
     } else {
       ASSERT_TRUE(absl::IsResourceExhausted(result.status()))
           << result.status();
@@ -181,8 +213,9 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
         EXPECT_FALSE(shortage->remedies.empty());
       }
       if (shortage->bytes <= 0.05 * shortage->limit) continue;
-      // Beside a device a worker that chooses has more ways than a plan's.
-      if (c.request.machines[0].has_device()) continue;
+      // Beside a device, or with ranks, each of which has shares of its own, a
+      // worker that chooses has more ways than a plan's.
+      if (c.request.machines[0].has_device() || seed > kOneRankSeeds) continue;
       ++refused;
       // This policy asks for as little as can be asked for.
       Policy least;
@@ -198,6 +231,7 @@ TEST(FeasiblePlansTest, WhatIsFeasibleRunsAndWhatIsNotDoesNot) {
   }
   EXPECT_GE(feasible, 60);
   EXPECT_GE(refused, 20);
+  EXPECT_GE(of_ranks, 20);
 }
 
 }  // namespace

@@ -172,8 +172,8 @@ absl::StatusOr<std::vector<MachinePart>> DivideMachine(
     options.metrics_port = options.port + count;
   }
   SLUICE_RETURN_IF_ERROR(CheckPorts(options, count));
-  if (options.tensor_parallel > 1 && !shares[0].device.empty() &&
-      absl::StartsWith(shares[0].device, "cuda")) {
+  if (options.tensor_parallel != "1" && options.tensor_parallel != "auto" &&
+      !shares[0].device.empty() && absl::StartsWith(shares[0].device, "cuda")) {
     return InvalidArgument(
         "--tensor-parallel ", options.tensor_parallel,
         ": with --all each GPU is a worker of its own; leave one of them out, "

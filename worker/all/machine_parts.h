@@ -31,7 +31,7 @@ struct PartsOptions {
   uint64_t host_memory_bytes = 0;  // of all parts together
   uint64_t disk_bytes = 0;         // the same; 0: no disk tier, or each its own
   int32_t threads = 0;             // of each part; 0: one for each core
-  int32_t tensor_parallel = 1;     // of each part; its GPU is one
+  std::string tensor_parallel = "1";  // of each part; its GPU is one
   // Of the first part; the others' follow. 0: any free ones.
   int port = 0;
   int metrics_port = 0;

@@ -14,6 +14,7 @@
 #include "runtime/memory/activation_buffer.h"
 #include "runtime/profile/measure.h"
 #include "worker/link/grpc_link_factory.h"
+#include "worker/link/link_choice.h"
 #include "worker/link/link_protocol.h"
 #include "worker/link/link_server.h"
 #include "worker/link/link_service.h"
@@ -80,7 +81,14 @@ absl::StatusOr<MachineProfile> MeasureWorkerMachine(
 }
 
 ProfileCacheOptions ProfileCacheOf(const MachineShare& machine) {
-  return {.machine = {machine},
+  ProfilerOptions options = {machine};
+  if (machine.device.backend == BackendKind::kCuda) {
+    options.exchange = [machine](int32_t ranks) {
+      return ExchangeOf(LinkSetup(), {machine.ranks.begin(),
+                                      machine.ranks.begin() + ranks})();
+    };
+  }
+  return {.machine = std::move(options),
           .cache_dir = ProfileCacheDir(machine.disk_dir),
           .measure = MeasureWorkerMachine};
 }

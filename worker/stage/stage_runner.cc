@@ -278,8 +278,12 @@ void StageRunner::Shutdown() {
   compute_.Join();
 }
 
-StageResources StageRunner::ResourcesOf(const AssignedStage& a) const {
+absl::StatusOr<StageResources> StageRunner::ResourcesOf(
+    const AssignedStage& a) const {
   StageResources resources = options_.resources;
+  if (options_.with_ranks != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(resources, options_.with_ranks(a.policy.ranks));
+  }
   if (const int32_t threads = a.policy.compute_threads; threads > 0) {
     resources.compute_threads = threads;
   }
@@ -320,9 +324,8 @@ void StageRunner::PublishReport() {
   if (has.device_budget != nullptr) {
     report.device_peak_bytes = has.device_budget->peak_bytes();
   }
-  for (size_t i = 1; i < has.ranks.size(); ++i) {
-    const MemoryBudget* const budget = has.ranks[i].device_budget;
-    if (budget != nullptr) report.device_peak_bytes += budget->peak_bytes();
+  for (const MemoryBudget* budget : options_.other_device_budgets) {
+    report.device_peak_bytes += budget->peak_bytes();
   }
   report.host_peak_bytes = has.host_budget->peak_bytes();
   if (has.disk_budget != nullptr) {
@@ -373,7 +376,9 @@ void StageRunner::Play(Run& run) {
   const WorkerMetrics::StageSeconds seconds =
       options_.metrics->ForStage(a.stage);
   meter_.SetCounters(seconds.busy, seconds.waiting, seconds.idle);
-  const std::vector<int> cores = ResourcesOf(a).cores;
+  const absl::StatusOr<StageResources> resources = ResourcesOf(a);
+  const std::vector<int> cores =
+      resources.ok() ? resources->cores : std::vector<int>();
   Thread sender;
   absl::Status status = Prepare(run);
   if (status.ok()) {
@@ -490,7 +495,8 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   }
   StageOptions options;
   static_cast<StageShare&>(options) = a;
-  static_cast<StageResources&>(options) = ResourcesOf(a);
+  SLUICE_ASSIGN_OR_RETURN(static_cast<StageResources&>(options),
+                          ResourcesOf(a));
   options.marks = &marks_;
   LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();

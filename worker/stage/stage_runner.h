@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -77,6 +78,11 @@ class StageRunner : public FrameSink {
     // The policy may name another number of compute threads; they are pinned
     // while a stage runs, if there are as many as cores.
     StageResources resources;
+    // The same of a stage of so many ranks, as a policy names them; null: there
+    // is one rank.
+    std::function<absl::StatusOr<StageResources>(int32_t ranks)> with_ranks;
+    // Of the devices beside the first, for the report.
+    std::vector<const MemoryBudget*> other_device_budgets;
     LinkFactory* links = nullptr;
     // Must be stopped or destroyed before the runner.
     LinkTransports transports;
@@ -141,7 +147,7 @@ class StageRunner : public FrameSink {
   void Fail(Run& run, const absl::Status& status);
 
   // These run on the compute thread.
-  StageResources ResourcesOf(const AssignedStage& a) const;
+  absl::StatusOr<StageResources> ResourcesOf(const AssignedStage& a) const;
   void ComputeLoop();
   void Play(Run& run);
   absl::Status Prepare(Run& run);

@@ -30,6 +30,25 @@ void AddWorkers(const MachineProfile& machine, int32_t workers,
   }
 }
 
+void AddParts(const MachineProfile& part, int32_t parts,
+              std::vector<MachineProfile>* machines) {
+  const std::string whole = part.part_of.empty() ? part.name : part.part_of;
+  // A part alone has one rank; the exchange of as many ranks is its own.
+  MachineProfile one = part;
+  one.rank_choices.clear();
+  for (const RankChoice& choice : part.rank_choices) {
+    if (choice.ranks == parts && !one.has_exchange()) {
+      one.exchange = choice.exchange;
+    }
+  }
+  for (int32_t p = 0; p < parts; ++p) {
+    MachineProfile& added = machines->emplace_back(one);
+    absl::StrAppend(&added.name, "/", p);
+    added.machine = absl::StrCat(whole, "/", p);
+    added.part_of = whole;
+  }
+}
+
 absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
     const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -53,19 +72,28 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
         !entry["profile"].is_string()) {
       return bad(where, ".profile: expected a file's name");
     }
-    int64_t numbers[2] = {1, 1};
+    enum Number { kCount, kWorkers, kParts };
+    int64_t numbers[] = {1, 1, 1};
     for (const auto& [key, value] : entry.items()) {
       if (key == "profile") continue;
-      if (key != "count" && key != "workers") {
+      if (key != "count" && key != "workers" && key != "parts") {
         return bad(where, ": unknown key ", key);
       }
       if (!value.is_number_integer() || value.get<int64_t>() < 1 ||
           value.get<int64_t>() > kMaxMachines) {
         return bad(where, ".", key, ": expected 1 to ", kMaxMachines);
       }
-      numbers[key == "count" ? 0 : 1] = value.get<int64_t>();
+      numbers[key == "count"     ? kCount
+              : key == "workers" ? kWorkers
+                                 : kParts] = value.get<int64_t>();
     }
-    if (static_cast<int64_t>(machines.size()) + numbers[0] * numbers[1] >
+    if (numbers[kWorkers] > 1 && numbers[kParts] > 1) {
+      return bad(where,
+                 ": \"workers\" share a machine's cores, \"parts\" have "
+                 "cores of their own; give one of them");
+    }
+    if (static_cast<int64_t>(machines.size()) +
+            numbers[kCount] * numbers[kWorkers] * numbers[kParts] >
         kMaxMachines) {
       return bad("more than ", kMaxMachines, " workers");
     }
@@ -74,12 +102,16 @@ absl::StatusOr<std::vector<MachineProfile>> ReadClusterFile(
         const MachineProfile profile,
         ReadProfileFile(
             (std::filesystem::path(path).parent_path() / file).string()));
-    for (int64_t m = 0; m < numbers[0]; ++m) {
+    for (int64_t m = 0; m < numbers[kCount]; ++m) {
       MachineProfile machine = profile;
       if (machine.name.empty()) machine.name = file.stem().string();
-      if (numbers[0] > 1) absl::StrAppend(&machine.name, "-", m);
+      if (numbers[kCount] > 1) absl::StrAppend(&machine.name, "-", m);
       machine.machine = machine.name;
-      AddWorkers(machine, static_cast<int32_t>(numbers[1]), &machines);
+      if (numbers[kParts] > 1) {
+        AddParts(machine, static_cast<int32_t>(numbers[kParts]), &machines);
+      } else {
+        AddWorkers(machine, static_cast<int32_t>(numbers[kWorkers]), &machines);
+      }
     }
   }
   return machines;

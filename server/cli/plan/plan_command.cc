@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,6 +29,7 @@
 #include "scheduler/plan/layout.h"
 #include "scheduler/plan/partition.h"
 #include "scheduler/plan/plan.h"
+#include "scheduler/plan/rank_layout.h"
 #include "scheduler/simulate/simulator.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/job_io.h"
@@ -55,7 +57,7 @@ struct PlanFlags {
   MachineFlags machine;  // only its memory and disk
   std::string input, format = "auto", lengths, cluster, plan, output, svg;
   std::vector<std::string> profiles, allow;
-  int32_t max_tokens = 0, workers = 0;
+  int32_t max_tokens = 0, workers = 0, parts = 0;
   double latency = 0;
   bool running = false, json = false, frontier = false;
 
@@ -87,6 +89,7 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--max-tokens", max_tokens,
                   "tokens to generate where the input does not say")
       ->check(AtLeast(1));
+  AddTensorParallel(app, &machine.tensor_parallel);
   app->add_option("--host-memory", machine.host_memory,
                   "of this machine, as in sluice run, or of each --profile")
       ->type_name("SIZE");
@@ -104,9 +107,16 @@ void PlanFlags::AddTo(CLI::App* app) {
   app->add_option("--workers", workers,
                   "so many workers on each machine; default: 1")
       ->check(CLI::Range(1, 256));
-  app->add_option("--cluster", cluster,
-                  "a file of machines: {\"machines\": [{\"profile\": "
-                  "\"a.json\", \"count\": 8, \"workers\": 1}, ...]}");
+  app->add_option("--parts", parts,
+                  "each machine has so many parts as its profile says, GPUs or "
+                  "NUMA nodes: stages, replicas or, if the profile has an "
+                  "exchange, ranks of a stage, as is best; default: 1")
+      ->check(CLI::Range(1, kMaxRanks));
+  app->add_option(
+      "--cluster", cluster,
+      "a file of machines: {\"machines\": [{\"profile\": "
+      "\"a.json\", \"count\": 8, \"parts\": 4}, ...]}, or \"workers\" "
+      "for \"parts\"");
   app->add_flag("--running", running,
                 "the machines of the running cluster (--coordinator)");
   AddDType(app, &coordinator.dtype);
@@ -303,11 +313,18 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
     ProgressDisplay display(Clock::Real(), flags.json);
     SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
                             LocalProfile(options, ShowProfiling(&display)));
+    if (!absl::StartsWith(flags.machine.tensor_parallel, "auto")) {
+      SLUICE_ASSIGN_OR_RETURN(profile, profile.WithRanks(0));
+    }
     machines.push_back(std::move(profile));
   }
   std::vector<MachineProfile> parts;
   for (const MachineProfile& machine : machines) {
-    AddWorkers(machine, std::max(1, flags.workers), &parts);
+    if (flags.parts > 1) {
+      AddParts(machine, flags.parts, &parts);
+    } else {
+      AddWorkers(machine, std::max(1, flags.workers), &parts);
+    }
   }
   return parts;
 }
@@ -354,6 +371,16 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   }
   SLUICE_RETURN_IF_ERROR(CheckBudgets(flags));
   SLUICE_RETURN_IF_ERROR(CheckPolicy(flags.coordinator.options.policy));
+  if (flags.parts > 1 && flags.workers > 1) {
+    return absl::InvalidArgumentError(
+        "--workers share a machine's cores, --parts have cores of their own: "
+        "give one of them");
+  }
+  if (flags.parts > 1 && (!flags.cluster.empty() || flags.running)) {
+    return absl::InvalidArgumentError(
+        "--parts is of each --profile; a --cluster file has \"parts\" of its "
+        "own, and running workers say what they are parts of");
+  }
   Case c;
   SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
   const Coordinator::Options& fixed = flags.coordinator.options;
@@ -454,6 +481,10 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
 
 // The pipelines of a job, and what else was considered.
 struct Decision {
+  // Those that the layout names: the request's, or groups of their parts.
+  std::vector<MachineProfile> machines;
+  std::vector<std::vector<int>> parts;  // of each; empty: machines are whole
+  std::vector<Alternative> rejected_ranks;  // other sizes of groups
   Layout layout;
   std::vector<Alternative> rejected_plans;  // of its only pipeline
   std::vector<Alternative> rejected;        // other layouts
@@ -464,7 +495,24 @@ struct Decision {
 absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   const PlanRequest& request = c.request;
   Decision decision;
+  decision.machines = request.machines;
+  const bool has_ranks =
+      HasRankChoice(request.machines) ||
+      std::any_of(request.machines.begin(), request.machines.end(),
+                  [](const MachineProfile& m) { return !m.part_of.empty(); });
   if (!NamesFractions(flags.coordinator.options.policy)) {
+    if (has_ranks) {
+      SLUICE_ASSIGN_OR_RETURN(RankLayout made,
+                              MakeRankLayout(request, c.replicas));
+      decision.machines = std::move(made.grouping.machines);
+      decision.parts = std::move(made.grouping.parts);
+      decision.rejected_ranks = std::move(made.rejected);
+      decision.layout = std::move(made.layout.best);
+      decision.rejected_plans = std::move(made.layout.rejected_plans);
+      decision.rejected = std::move(made.layout.rejected);
+      decision.candidates = made.layout.groups;
+      return decision;
+    }
     if (c.replicas == 1) {
       SLUICE_ASSIGN_OR_RETURN(PlanResult made, MakePlan(request));
       decision.layout = LayoutOf(request, std::move(made.best));
@@ -498,6 +546,39 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   decision.layout = LayoutOf(request, std::move(plan));
   decision.candidates = 1;
   return decision;
+}
+
+// What the machines are: a line for each that is several parts; and the same
+// for programs.
+std::string GroupsTable(const PlanRequest& request, const Decision& decision) {
+  std::string text;
+  for (size_t m = 0; m < decision.parts.size(); ++m) {
+    if (decision.machines[m].ranks == 1) continue;
+    std::vector<std::string> names;
+    for (const int part : decision.parts[m]) {
+      names.push_back(EscapeForTerminal(request.machines[part].name));
+    }
+    absl::StrAppend(&text, "  ", names.front(),
+                    ": tensor-parallel=", decision.machines[m].ranks);
+    if (names.size() > 1) {
+      absl::StrAppend(&text, " (", absl::StrJoin(names, ", "), ")");
+    }
+    absl::StrAppend(&text, "\n");
+  }
+  return text.empty() ? text : absl::StrCat("computed together:\n", text, "\n");
+}
+nlohmann::ordered_json GroupsJson(const PlanRequest& request,
+                                  const Decision& decision) {
+  auto json = nlohmann::ordered_json::array();
+  for (size_t m = 0; m < decision.parts.size(); ++m) {
+    auto names = nlohmann::ordered_json::array();
+    for (const int part : decision.parts[m]) {
+      names.push_back(request.machines[part].name);
+    }
+    json.push_back(
+        {{"tensor_parallel", decision.machines[m].ranks}, {"parts", names}});
+  }
+  return json;
 }
 
 nlohmann::ordered_json AlternativesJson(const std::vector<Alternative>& all) {
@@ -547,14 +628,22 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
         {"rejected_layouts", AlternativesJson(decision.rejected)},
         {"candidates", decision.candidates},
         {"programs_solved", decision.programs_solved}};
+    if (!decision.parts.empty()) {
+      all["groups"] = GroupsJson(c.request, decision);
+      all["rejected_tensor_parallel"] =
+          AlternativesJson(decision.rejected_ranks);
+    }
     std::cout << all.dump() << std::endl;
-  } else if (plans.size() == 1) {
-    std::cout << PlanTable(plans[0], decision.rejected_plans)
-              << AlternativesTable("other layouts", decision.rejected)
-              << std::flush;
   } else {
-    std::cout << LayoutTable(c.request, decision.layout)
+    PlanRequest grouped = c.request;
+    grouped.machines = decision.machines;
+    std::cout << GroupsTable(c.request, decision)
+              << (plans.size() == 1
+                      ? PlanTable(plans[0], decision.rejected_plans)
+                      : LayoutTable(grouped, decision.layout))
               << AlternativesTable("other layouts", decision.rejected)
+              << AlternativesTable("other tensor parallel groups",
+                                   decision.rejected_ranks)
               << std::flush;
   }
   return absl::OkStatus();

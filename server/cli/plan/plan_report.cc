@@ -105,6 +105,9 @@ std::string PlanTable(const Plan& plan,
                           ResourceName(static_cast<Resource>(r)),
                           Bytes(plan.bytes_per_token[r]));
   }
+  if (!plan.tensor_parallel.empty()) {
+    absl::StrAppend(&text, "  ", EscapeForTerminal(plan.tensor_parallel), "\n");
+  }
   if (!plan.slicing.empty()) {
     absl::StrAppend(&text, "  ", EscapeForTerminal(plan.slicing), "\n");
   }

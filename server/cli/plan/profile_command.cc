@@ -74,6 +74,7 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
                   "what may be used of it, as 100GiB; default: 90 % of what "
                   "is free or holds weights already");
   AddDevice(cmd, &machine.device);
+  AddTensorParallel(cmd, &machine.tensor_parallel);
   cmd->add_option("--device-memory", machine.device_memory,
                   "what may be used of the device's own memory, as 20GiB; "
                   "default: what a GPU has free, but for about 1 GiB");

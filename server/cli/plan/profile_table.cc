@@ -192,6 +192,16 @@ std::string ProfileTable(const MachineProfile& p) {
             link.peer.empty() ? " (over this machine's loopback)" : ""));
   }
   text += KeyValue("  a step, beside stages", Seconds(p.step_seconds));
+  if (!p.rank_choices.empty()) text += "\nranks that compute together\n";
+  for (const RankChoice& choice : p.rank_choices) {
+    text += KeyValue(
+        absl::StrCat("  ", choice.ranks).c_str(),
+        absl::StrFormat("each %.0f %% of one's memory rate, %.0f %% of its "
+                        "products; exchange %s, %s",
+                        100 * choice.memory_share, 100 * choice.product_share,
+                        BytesPerSecond(choice.exchange.bytes_per_second),
+                        Seconds(choice.exchange.latency_seconds)));
+  }
   if (!p.remarks.empty()) text += "\nodd\n";
   for (const std::string& remark : p.remarks) {
     text += absl::StrCat("  - ", EscapeForTerminal(remark), "\n");

@@ -37,10 +37,14 @@ Worker::Options Options(const std::string& coordinator) {
   return options;
 }
 
-// Returns the profile that a worker with these options registers.
-std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile) {
+// Returns the profile that a worker with these options registers, which has so
+// many ranks, or, if a plan says how many, up to as many.
+std::string RegisteredProfile(std::shared_ptr<const MachineProfile> profile,
+                              size_t ranks = 0, bool by_plan = false) {
   TestCoordinator coordinator;
   Worker::Options options = Options(coordinator.address());
+  options.machine.ranks.resize(ranks);
+  options.machine.ranks_by_plan = by_plan;
   options.link_address = "127.0.0.1:1";
   options.profile = std::move(profile);
   FakeModel fake;
@@ -61,6 +65,60 @@ TEST(WorkerProfileTest, IsSentUnderTheWorkersName) {
   MachineProfile expected = SampleCpuProfile();
   expected.name = "w0";
   EXPECT_EQ(*profile, expected);
+}
+
+TEST(WorkerProfileTest, SaysWhatRanksThereMayBe) {
+  MachineProfile measured = SampleCpuProfile();
+  measured.ranks = 1;
+  measured.exchange = {};
+  measured.rank_choices = {{2, 0.75, 0.5, {1e9, 1e-5}},
+                           {3, 0.75, 0.5, {1e9, 1e-5}},
+                           {4, 0.5, 0.25, {5e8, 2e-5}}};
+  const auto shared = std::make_shared<const MachineProfile>(measured);
+  const auto alone = ProfileFromJson(RegisteredProfile(shared));
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_TRUE(alone->rank_choices.empty());
+  EXPECT_EQ(alone->ranks, 1);
+  // Those that divide the four.
+  const auto open = ProfileFromJson(RegisteredProfile(shared, 4, true));
+  ASSERT_TRUE(open.ok()) << open.status();
+  ASSERT_EQ(open->rank_choices.size(), 2u);
+  EXPECT_EQ(open->rank_choices[0], measured.rank_choices[0]);
+  EXPECT_EQ(open->rank_choices[1], measured.rank_choices[2]);
+  EXPECT_EQ(open->host, measured.host);
+  // Where it is fixed, the figures are those of a rank.
+  const auto fixed = ProfileFromJson(RegisteredProfile(shared, 4));
+  ASSERT_TRUE(fixed.ok()) << fixed.status();
+  EXPECT_TRUE(fixed->rank_choices.empty());
+  EXPECT_EQ(fixed->ranks, 4);
+  EXPECT_EQ(fixed->exchange, measured.rank_choices[2].exchange);
+  EXPECT_DOUBLE_EQ(fixed->host.memory_bytes_per_second,
+                   0.5 * measured.host.memory_bytes_per_second);
+}
+
+TEST(WorkerProfileTest, FlagsOfRanks) {
+  MachineFlags flags;
+  flags.host_memory = "1GiB";
+  flags.tensor_parallel = "3";
+  auto machine = ParseMachine(flags);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_EQ(machine->ranks.size(), 3u);
+  EXPECT_EQ(machine->RankCounts(), std::vector<int32_t>{3});
+  flags.tensor_parallel = "auto:6";
+  machine = ParseMachine(flags);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_EQ(machine->RankCounts(), (std::vector<int32_t>{2, 3, 6}));
+  flags.tensor_parallel = "auto";  // one for each NUMA node
+  machine = ParseMachine(flags);
+  ASSERT_TRUE(machine.ok()) << machine.status();
+  EXPECT_TRUE(machine->ranks_by_plan);
+  for (const char* wrong :
+       {"0", "65", "-1", "auto:", "auto:0", "autos", "x", "2.5", "", "auto2"}) {
+    flags.tensor_parallel = wrong;
+    EXPECT_THAT(std::string(ParseMachine(flags).status().message()),
+                StartsWith("--tensor-parallel "))
+        << wrong;
+  }
 }
 
 TEST(WorkerProfileTest, NoneIsSentWithoutOne) {

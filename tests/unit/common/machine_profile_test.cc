@@ -136,6 +136,42 @@ TEST(MachineProfileTest, EachBadValueIsNamed) {
       {[](P& p) { p.threads = 0; }, "threads: 0 must be"},
       {[](P& p) { p.threads = -1; }, "threads: -1 must be"},
       {[](P& p) { p.threads = 1 << 20; }, "threads: 1048576 must be"},
+      {[](P& p) { p.ranks = 0; }, "ranks: 0 must be"},
+      {[](P& p) { p.ranks = 65; }, "ranks: 65 must be"},
+      {[](P& p) { p.exchange.bytes_per_second = 0; },
+       "exchange.bytes_per_second: missing"},
+      {[](P& p) { p.exchange.bytes_per_second = -1; },
+       "exchange.bytes_per_second: -1 must be"},
+      {[](P& p) { p.exchange.latency_seconds = kNan; },
+       "exchange.latency_seconds: nan must be"},
+      {[](P& p) {
+         p.rank_choices = {{4, 1, 1, {1e9, 0}}};
+       },
+       "rank_choices: given, but"},
+      {[](P& p) {
+         p.rank_choices = {{1, 1, 1, {1e9, 0}}};
+       },
+       "rank_choices[0].ranks: 1 must be above 1"},
+      {[](P& p) {
+         p.rank_choices = {{4, 1, 1, {1e9, 0}}, {2, 1, 1, {1e9, 0}}};
+       },
+       "rank_choices[1].ranks: 2 must be above 4"},
+      {[](P& p) {
+         p.rank_choices = {{65, 1, 1, {1e9, 0}}};
+       },
+       "rank_choices[0].ranks: 65 must be"},
+      {[](P& p) {
+         p.rank_choices = {{2, 0, 1, {1e9, 0}}};
+       },
+       "rank_choices[0].memory_share: missing or 0"},
+      {[](P& p) {
+         p.rank_choices = {{2, 1, kNan, {1e9, 0}}};
+       },
+       "rank_choices[0].product_share: nan"},
+      {[](P& p) {
+         p.rank_choices = {{2, 1, 1, {0, 0}}};
+       },
+       "rank_choices[0].exchange.bytes_per_second: missing"},
       {[](P& p) { p.host.memory_bytes_per_second = kNan; },
        "host.memory_bytes_per_second: nan"},
       {[](P& p) { p.device_compute.memory_bytes_per_second = 0; },
@@ -222,6 +258,34 @@ TEST(MachineProfileTest, EachBadValueIsNamed) {
   }
   EXPECT_THAT(std::string(MachineProfile().Check().message()),
               HasSubstr("host_memory_bytes: missing"));
+}
+
+TEST(MachineProfileTest, RanksHaveTheirShareOfTheRates) {
+  MachineProfile p = SampleCpuProfile();
+  p.ranks = 1;
+  p.exchange = {};
+  p.rank_choices = {{2, 0.75, 0.5, {1e9, 1e-5}}, {4, 0.5, 0.25, {5e8, 2e-5}}};
+  ASSERT_TRUE(p.Check().ok()) << p.Check();
+  const auto one = p.WithRanks(1);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->host, p.host);
+  EXPECT_TRUE(one->rank_choices.empty());
+  const auto two = p.WithRanks(2);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_TRUE(two->Check().ok()) << two->Check();
+  EXPECT_EQ(two->ranks, 2);
+  EXPECT_EQ(two->exchange, p.rank_choices[0].exchange);
+  EXPECT_DOUBLE_EQ(two->host.memory_bytes_per_second,
+                   0.75 * p.host.memory_bytes_per_second);
+  // Products of one row wait for memory, those of many rows compute.
+  const RateCurve& all = p.host.products[0].flops_by_rows;
+  const RateCurve& of_rank = two->host.products[0].flops_by_rows;
+  EXPECT_DOUBLE_EQ(of_rank.At(1), 0.75 * all.At(1));
+  EXPECT_DOUBLE_EQ(of_rank.At(1e6), 0.5 * all.At(1e6));
+  EXPECT_EQ(two->host_memory_bytes, p.host_memory_bytes);
+  // The most, where nobody says how many.
+  EXPECT_EQ(p.WithRanks(0)->ranks, 4);
+  EXPECT_EQ(p.WithRanks(3).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -50,6 +50,9 @@ TEST(PolicyTest, EachKey) {
   EXPECT_EQ(Updated("max-step-tokens=77").max_step_tokens, 77);
   EXPECT_EQ(Updated("threads=5").compute_threads, 5);
   EXPECT_EQ(Updated("threads=0").compute_threads, 0);
+  EXPECT_EQ(Updated("tensor-parallel=2").ranks, 2);
+  EXPECT_EQ(Updated(PolicyText(Updated("tensor-parallel=64"))).ranks, 64);
+  EXPECT_EQ(Updated("").ranks, 0);
   EXPECT_TRUE(Policy().slicing);
   EXPECT_FALSE(Updated("slicing=off").slicing);
   EXPECT_TRUE(Updated("slicing=off slicing=on").slicing);

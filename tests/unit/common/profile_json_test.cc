@@ -96,8 +96,21 @@ TEST(ProfileJsonTest, IsWrittenForPeople) {
       testing::ElementsAre(
           "version", "name", "machine", "fingerprint", "device", "remarks",
           "device_memory_bytes", "host_memory_bytes", "disk_bytes", "threads",
-          "host", "device_compute", "host_to_device_bytes_per_second",
-          "device_to_host_bytes_per_second", "disk", "links", "step_seconds"));
+          "ranks", "exchange", "part_of", "host", "device_compute",
+          "host_to_device_bytes_per_second", "device_to_host_bytes_per_second",
+          "disk", "links", "step_seconds"));
+}
+
+TEST(ProfileJsonTest, HasTheNumbersOfRanksThatAWorkerMayHave) {
+  MachineProfile profile = SampleCpuProfile();
+  profile.ranks = 1;
+  profile.rank_choices = {{2, 0.75, 0.5, {1e9, 1e-5}},
+                          {4, 0.5, 0.25, {5e8, 0}}};
+  const std::string json = ProfileToJson(profile);
+  EXPECT_THAT(json, testing::HasSubstr("\"memory_share\": 0.75"));
+  const auto read = ProfileFromJson(json);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(*read, profile);
 }
 
 TEST(ProfileJsonTest, ReadsWhatAPersonWrote) {

@@ -61,6 +61,9 @@ TEST(FingerprintTest, ChangesWithWhatRatesDependOn) {
       [](FingerprintParts& p) { p.device = "cpu-discrete"; },
       [](FingerprintParts& p) { p.threads = 3; },
       [](FingerprintParts& p) {
+        p.rank_counts = {2, 4};
+      },
+      [](FingerprintParts& p) {
         p.cores = {2, 3};
       },
       [](FingerprintParts& p) { p.cores.clear(); },

@@ -392,6 +392,7 @@ Policy FullPolicy() {
           .overlap = false,
           .packing = false,
           .compute_threads = 6,
+          .ranks = 4,
           .link_dtype = DType::kBFloat16};
 }
 
@@ -437,6 +438,8 @@ TEST(ConvertTest, PolicyRefused) {
   refused([](auto& m) { m.clear_activations(); }, "activations");
   refused([](auto& m) { m.set_sparsity(1.5f); }, "sparsity 1.5");
   refused([](auto& m) { m.set_link_dtype(v1::DTYPE_FLOAT16); }, "link_dtype 3");
+  refused([](auto& m) { m.set_ranks(65); }, "65 ranks");
+  refused([](auto& m) { m.set_ranks(-1); }, "-1 ranks");
   refused([](auto& m) { m.set_sparsity(-0.5f); }, "sparsity -0.5");
   refused([](auto& m) { m.set_sparsity(NAN); }, "sparsity nan");
   refused(

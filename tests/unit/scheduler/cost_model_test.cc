@@ -152,6 +152,93 @@ TEST_F(CostModelTest, WeightsAreReadOnceForAllMicroBatches) {
               1e-9);
 }
 
+// Two ranks: each has half of the products and of attention, and gets half of
+// what a layer exchanges: attention's 64 columns and the MLP's 128 in bfloat16,
+// and 64 of the stream twice in float32.
+TEST_F(CostModelTest, RanksDivideALayerAndExchangeItsColumns) {
+  stage_.layers = {1, 3};
+  step_.head_rows = 0;
+  machine_.ranks = 1;
+  machine_.links.clear();
+  const double alone = Seconds(Resource::kDeviceCompute, in_memory_);
+  machine_.ranks = 2;
+  machine_.exchange = {1e6, 1e-3};
+  const double row = ((64 + 128) * 2 + 2 * 4 * 64) / 2.0;
+  // Two micro-batches, whose rows begin at the leading rank.
+  const double exchange =
+      (16 * (2 * row + 4 * 64)) / 1e6 + 2 * (2 * 4 + 1) * 1e-3;
+  EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
+              alone / 2 + exchange, 1e-9);
+  EXPECT_EQ(Seconds(Resource::kDiskRead, in_memory_), 0);
+  // One disk has the weights of both.
+  const double bytes = 2 * 2 * LayerBytes();
+  EXPECT_GE(bytes, 2 * 2 * kLayerElements);
+  EXPECT_NEAR(Seconds(Resource::kDiskRead, weights_on_disk_), bytes / 1e6,
+              1e-9);
+}
+
+TEST_F(CostModelTest, TheLeadingRankGetsAllLogits) {
+  stage_.layers = {2, 4};
+  machine_.links.clear();
+  machine_.ranks = 2;
+  machine_.exchange = {1e6, 1e-3};
+  const double with = Seconds(Resource::kDeviceCompute, in_memory_);
+  step_.head_rows = 0;
+  const double without = Seconds(Resource::kDeviceCompute, in_memory_);
+  const double head = 2.0 * 16 * (640 / 2) * 64 / 1e9;
+  EXPECT_NEAR(with - without, head + 16 * 640 * 4 / 2 / 1e6 + 1e-3, 1e-9);
+}
+
+// More ranks than KV heads, and heads that can't be divided.
+TEST_F(CostModelTest, RanksThatShareHeads) {
+  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).kv_width, 16);
+  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).query_width, 16);
+  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).exchanges, 4);
+  const RankWork many = RankWorkOf(model_, stage_.policy, 8);
+  EXPECT_EQ(many.query_width, 64);
+  EXPECT_EQ(many.exchanges, 3);
+  const RankWork one = RankWorkOf(model_, stage_.policy, 1);
+  EXPECT_EQ(one.layer_elements(), kLayerElements);
+  EXPECT_EQ(one.exchanges + one.exchanged_bytes, 0);
+}
+
+// What a group holds are its ranks' bytes, as the capacities' rows have them.
+TEST_F(CostModelTest, CapacitiesOfRanksAddUp) {
+  for (MachineProfile machine : {Cpu(), Gpu()}) {
+    machine.ranks = 3;
+    machine.exchange = {1e9, 1e-5};
+    stage_.machine = &machine;
+    const Fractions at = machine.has_device()
+                             ? Fractions{0.3, 0.3, 0.4, 0.5, 0.5, 0, 1, 0, 0}
+                             : Fractions{0, 0.6, 0.4, 0, 1, 0, 0, 1, 0};
+    const RanksPlacement placement = PlacementOf(stage_, at);
+    const auto ranks = stage_.Ranks();
+    EXPECT_EQ(ranks->count(), 3);
+    uint64_t host = 0, disk = 0, device = 0;
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      Policy policy = stage_.policy;
+      SetFractions(at, &policy);
+      const StagePlacement one = Place(
+          StageSizes(stage_.Shape(rank)), policy,
+          {machine.device_memory_bytes, uint64_t{1} << 50, uint64_t{1} << 50});
+      host += one.use(Tier::kHost).peak_bytes();
+      disk += one.use(Tier::kDisk).peak_bytes();
+      device = std::max(device, one.use(Tier::kDevice).peak_bytes());
+    }
+    EXPECT_EQ(placement.use(Tier::kHost).peak_bytes, host);
+    EXPECT_EQ(placement.use(Tier::kDisk).peak_bytes, disk);
+    EXPECT_EQ(placement.use(Tier::kDevice).peak_bytes, device);
+    for (const Tier tier : {Tier::kDevice, Tier::kHost, Tier::kDisk}) {
+      if (tier == Tier::kDevice && !machine.has_device()) continue;
+      double most = 0;
+      for (const CapacityRow& row : CapacityRows(stage_, at, placement)) {
+        if (row.tier == tier) most = std::max(most, row.bytes.At(at));
+      }
+      EXPECT_NEAR(most, static_cast<double>(placement.use(tier).peak_bytes), 1);
+    }
+  }
+}
+
 TEST_F(CostModelTest, TheHeadIsReadToo) {
   stage_.layers = {2, 4};
   const auto bytes = static_cast<double>(stage_.Sizes()->streamable);

@@ -91,6 +91,31 @@ TEST_F(FindPlanTest, APlanForShorterRequestsGivesWayToLongerOnes) {
   EXPECT_GE(SequencePositions(*longer), 2064);
 }
 
+TEST_F(FindPlanTest, WorkersHaveTheRanksThatAreBest) {
+  MachineProfile& worker = task_.machines[0];
+  worker.rank_choices = {{2, 1, 1, {5e10, 1e-6}}};
+  std::optional<Plan> present;
+  const auto best = FindPlan(base_, workload_, task_, &present);
+  ASSERT_TRUE(best.ok()) << best.status();
+  EXPECT_EQ(best->stages[0].policy.ranks, 2);
+  // A plan of one rank is predicted with one.
+  task_.present = *best;
+  task_.present->stages[0].policy.ranks = 1;
+  ASSERT_TRUE(FindPlan(base_, workload_, task_, &present).ok());
+  EXPECT_GT(present->seconds, 1.2 * best->seconds);
+  // Two workers have no stage together, whatever their profiles say.
+  worker.rank_choices.clear();
+  worker.part_of = "a";
+  worker.exchange = {5e10, 1e-6};
+  task_.present.reset();
+  task_.machines.push_back(worker);
+  task_.machines[1].name = task_.machines[1].machine = "b";
+  const auto two = FindPlan(base_, workload_, task_, &present);
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_EQ(two->stages.size(), 2u);
+  EXPECT_EQ(two->stages[0].policy.ranks, 0);
+}
+
 class FindLayoutTest : public testing::Test {
  protected:
   FindLayoutTest() {
@@ -123,6 +148,19 @@ TEST_F(FindLayoutTest, GroupsThatAreAsGoodStay) {
   const absl::Status status = FindLayout(base_, workload_, task_).status();
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("but loading takes"));
+}
+
+TEST_F(FindLayoutTest, WorkersMayHaveRanks) {
+  for (MachineProfile& worker : task_.machines) {
+    worker.rank_choices = {{2, 1, 1, {5e10, 1e-6}}};
+  }
+  const auto best = FindLayout(base_, workload_, task_);
+  ASSERT_TRUE(best.ok()) << best.status();
+  ASSERT_EQ(best->pipelines.size(), 2u);
+  EXPECT_EQ(best->pipelines[0].plan.stages[0].policy.ranks, 2);
+  task_.layout->present = {{0}, {1}};
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(FindLayout(base_, workload_, task_).status()));
 }
 
 TEST_F(FindLayoutTest, GroupsWithoutRoomForTheModelDoNoWork) {

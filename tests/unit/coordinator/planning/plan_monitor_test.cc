@@ -77,6 +77,32 @@ TEST_F(PlanMonitorTest, ASlowDiskIsNoticedAndItsRateIsTheMeasuredOne) {
   EXPECT_EQ((*machines)[0].host, machine_.host);
 }
 
+// Bytes are those of all ranks, seconds of the one that takes longest.
+TEST_F(PlanMonitorTest, RanksHaveWiresOfTheirOwn) {
+  constexpr auto kWire = static_cast<size_t>(Resource::kHostToDevice);
+  MachineProfile machine = SampleProfile();
+  machine.ranks = 1;
+  machine.host_to_device_bytes_per_second = 1e10;
+  plan_.stages[0].policy.ranks = 2;
+  plan_.stages[0].busy[kWire] = 50;
+  monitor_.Start(plan_, {machine}, 1000);
+  ResourceTotals totals;
+  monitor_.Observe(0, totals);
+  totals.busy_seconds[kWire] = 20;
+  totals.bytes[kWire] = 20 * 2e10;
+  monitor_.Observe(0, totals);
+  monitor_.Progress(400, 20);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  // As many bytes as one rank could move are half of what two can.
+  totals.busy_seconds[kWire] = 60;
+  totals.bytes[kWire] = 60 * 1e10;
+  monitor_.Observe(0, totals);
+  monitor_.Progress(800, 60);
+  const auto machines = monitor_.Refit();
+  ASSERT_TRUE(machines.has_value());
+  EXPECT_NEAR((*machines)[0].host_to_device_bytes_per_second, 5e9, 1);
+}
+
 TEST_F(PlanMonitorTest, SlowCoresAreNoticed) {
   Did(200, 10, 2e9, 16);  // 8 predicted
   const auto machines = monitor_.Refit();

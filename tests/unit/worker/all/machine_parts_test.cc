@@ -83,7 +83,7 @@ TEST(DivideMachineTest, MetricsPortsThatNobodyAskedForGiveWay) {
 TEST(DivideMachineTest, GpusOfTheirOwnHaveNoRanks) {
   MachineLayout machine = Machine(kTwoNodes);
   PartsOptions options = Options("auto");
-  options.tensor_parallel = 2;
+  options.tensor_parallel = "2";
   EXPECT_EQ(Parts(machine, options).size(), 2u);  // each node's cores
   machine.gpus = 2;
   EXPECT_THAT(DivideMachine(machine, options).status().message(),
