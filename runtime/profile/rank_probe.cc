@@ -203,10 +203,10 @@ absl::StatusOr<RankChoice> MeasureRanks(const RankProbeOptions& options,
     std::vector<std::vector<double>> each(static_cast<size_t>(options.ranks));
     SLUICE_RETURN_IF_ERROR(
         OnRanks(options, [&](int rank, const std::vector<int>& cores) {
-          auto rates = Products(options, ThreadsOf(options, cores), cores,
-                                kTogetherShare * seconds, cancelled);
-          if (rates.ok()) each[rank] = *std::move(rates);
-          return rates.status();
+          SLUICE_ASSIGN_OR_RETURN(
+              each[rank], Products(options, ThreadsOf(options, cores), cores,
+                                   kTogetherShare * seconds, cancelled));
+          return absl::OkStatus();
         }));
     double shares[std::size(kRows)];
     for (size_t i = 0; i < std::size(kRows); ++i) {

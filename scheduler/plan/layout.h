@@ -24,7 +24,8 @@ struct PipelinePlan {
 struct Layout {
   // In the order of their first machines.
   std::vector<PipelinePlan> pipelines;
-  // Machines that no pipeline uses, since the model does not fit them.
+  // Machines that no pipeline uses: the model does not fit them, or the job
+  // would hardly end sooner.
   std::vector<int> spares;
   double seconds = 0;            // of the job
   double tokens_per_second = 0;  // generated, all pipelines together

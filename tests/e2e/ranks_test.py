@@ -156,7 +156,7 @@ def test_what_cannot_be_is_said():
             (("--tensor-parallel", "65"), "--tensor-parallel"),
             (("--device", "cpu,cpu"), "--tensor-parallel 2"),
             (("--device", "cuda:0,"), '--device: no device ""'),
-            (("--tensor-parallel", "2.5"), "whole number from 1 to 64"),
+            (("--tensor-parallel", "2.5"), "a number of ranks, 1 to 64"),
             (("--device", "cpu,cuda"), "of one kind")):
         done = subprocess.run(
             [os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA, *flags],

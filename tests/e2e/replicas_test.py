@@ -142,7 +142,8 @@ def with_profiles(directory, count):
 
 
 def test_a_layout_is_planned_written_and_carried_out():
-    lines = harness.mixed_requests(60)
+    # Of fewer requests, three pipelines would take as many steps as four.
+    lines = harness.mixed_requests(240)
     expected = undisturbed(lines)
     with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
         source = os.path.join(directory, "in.jsonl")

@@ -18,12 +18,13 @@ bool GroupSearch::Groups(const std::vector<WorkerId>& workers) const {
 void GroupSearch::Begin(std::vector<WorkerId> workers,
                         std::vector<std::vector<WorkerId>> present,
                         absl::Duration load_time, double output_share) {
-  search_.emplace();
-  search_->ticket = ++numbers_->last_ticket;
-  search_->workers = std::move(workers);
-  search_->present = std::move(present);
-  search_->load_time = load_time;
-  search_->output_share = output_share;
+  Search search;
+  search.ticket = ++numbers_->last_ticket;
+  search.workers = std::move(workers);
+  search.present = std::move(present);
+  search.load_time = load_time;
+  search.output_share = output_share;
+  search_ = std::move(search);
 }
 
 std::optional<PlanTask> GroupSearch::TakeTask() {

@@ -182,8 +182,15 @@ std::string LayoutTable(const PlanRequest& request, const Layout& layout) {
         100 * pipeline.share, pipeline.plan.tokens_per_second, names);
   }
   if (!layout.spares.empty()) {
-    absl::StrAppend(&text, "  ", layout.spares.size(),
-                    " workers are left over: the model does not fit them\n");
+    std::string names;
+    for (const int m : layout.spares) {
+      absl::StrAppend(
+          &names, names.empty() ? "" : ", ",
+          EscapeForTerminal(request.machines[static_cast<size_t>(m)].name));
+    }
+    absl::StrAppend(&text, "  left over: ", names,
+                    " (the job would hardly end sooner with them, or the "
+                    "model does not fit them)\n");
   }
   for (size_t p = 0; p < layout.pipelines.size(); ++p) {
     absl::StrAppend(&text, "\n--- pipeline ", p, "\n\n",
