@@ -15,6 +15,8 @@ namespace {
 // follow for that reason, and longer with each: rates that depend on the plan
 // itself would have plans follow each other without end.
 constexpr double kMinRunOfLoad = 10;
+// More replacements than this count as so many: a coordinator runs for months.
+constexpr int kMaxReplacements = 10;
 
 double BestGemms(const MachineProfile& machine) {
   double best = 0;
@@ -77,7 +79,8 @@ PlanSearch::Outcome PlanSearch::OnAnswer(PlanAnswer answer) {
   }
   if (!workers_->AllRegistered(search.workers)) return {};
   if (answer.plan.ok()) {
-    if (search.present) ++replacements_;
+    replacements_ =
+        search.present ? std::min(replacements_ + 1, kMaxReplacements) : 0;
     NextPlan& next = outcome.next.emplace();
     for (const StagePlan& stage : answer.plan->stages) {
       next.stages.push_back(

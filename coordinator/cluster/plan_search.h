@@ -102,7 +102,8 @@ class PlanSearch {
   std::optional<Search> search_;
   double share_ = 1;
   bool failed_ = false;
-  int replacements_ = 0;  // of plans by better ones, since a worker came
+  // Of plans by better ones, since a worker came or a plan began for new work.
+  int replacements_ = 0;
   PlanMonitor monitor_;
   double rows_ = 0, seconds_ = 0;            // since the coordinator began
   double plan_rows_ = 0, plan_seconds_ = 0;  // the part before the plan ran

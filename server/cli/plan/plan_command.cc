@@ -111,7 +111,7 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "each machine has so many parts as its profile says, GPUs or "
                   "NUMA nodes: stages, replicas or, if the profile has an "
                   "exchange, ranks of a stage, as is best; default: 1")
-      ->check(CLI::Range(1, kMaxRanks));
+      ->check(WholeFrom(1, kMaxRanks));
   app->add_option(
       "--cluster", cluster,
       "a file of machines: {\"machines\": [{\"profile\": "

@@ -200,9 +200,18 @@ TEST_F(PlanSearchTest, APlanThatFollowedForMeasuredRatesRunsForALongTime) {
   const int64_t third = run(10);
   ASSERT_NE(third, 0);
   ASSERT_TRUE(Answer(third, TwoStages()).next.has_value());
-  // Another worker makes all of it new.
+  // A plan that replaces none makes all of it new, and so does another worker.
+  begin();
+  ASSERT_TRUE(search_.Begin(ids_, std::nullopt));
+  const int64_t fresh = Ticket();
+  ASSERT_TRUE(Answer(fresh, TwoStages()).next.has_value());
   begin();
   rate = 1e9;
+  const int64_t after = run(10);
+  ASSERT_NE(after, 0);
+  ASSERT_TRUE(Answer(after, TwoStages()).next.has_value());
+  begin();
+  rate = 1e8;
   search_.OnRegistered();
   EXPECT_NE(run(10), 0);
 }
