@@ -187,6 +187,7 @@ absl::StatusOr<std::vector<double>> GemmProbe::Flops(
   // of rows, so that no disturbance affects only one.
   std::vector<std::vector<double>> times(rows.size());
   size_t copy = 0;
+  ComputeStopwatch watch;
   const double end = MonotonicSeconds() + seconds;
   for (int round = 0; round < kMinRounds || MonotonicSeconds() < end; ++round) {
     const double round_start = MonotonicSeconds();
@@ -196,11 +197,11 @@ absl::StatusOr<std::vector<double>> GemmProbe::Flops(
       for (int repeat = 0; repeat < repeats; ++repeat) {
         copy = (copy + 1) % copies_;
         SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
-        const double start = MonotonicSeconds();
+        watch.Lap();
         for (size_t i = 0; i < matrices_.size(); i += step(r)) {
           SLUICE_RETURN_IF_ERROR(Multiply(matrices_[i], copy, rows[r]));
         }
-        times[r].push_back(MonotonicSeconds() - start);
+        times[r].push_back(watch.Lap());
       }
     }
     if (seconds > 0 && MonotonicSeconds() - round_start > seconds) break;

@@ -24,7 +24,26 @@ absl::Status CheckNotCancelled(const std::atomic<bool>* cancelled);
 // virtual one occurs once. REQUIRES: not empty.
 double TypicalSeconds(std::vector<double> times);
 
-// Returns TypicalSeconds of a call of `body`, after a warm-up call: repeated
+// Times what this process computes, as it goes on in the long run. Where a
+// control group limits processor time, a short span runs ahead of the limit and
+// a long one is stopped in between; both count as at least the processor time
+// that they took, divided by the quota.
+class ComputeStopwatch {
+ public:
+  // Begins. `quota` is in cores; 0: none.
+  explicit ComputeStopwatch(double quota);
+  ComputeStopwatch();  // with CpuQuota()
+
+  // Returns seconds since the beginning or the last call.
+  double Lap();
+
+ private:
+  const double quota_;
+  double wall_, processor_;
+};
+
+// Returns TypicalSeconds of a call of `body`, by a ComputeStopwatch, after a
+// warm-up call: repeated
 // until `seconds` have passed, but at least `min_calls` times, unless one call
 // takes longer than all of `seconds` (and these are not 0). Returns the body's
 // error, or kCancelled.

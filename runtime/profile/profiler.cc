@@ -110,12 +110,6 @@ class Profiler {
     SLUICE_RETURN_IF_ERROR(Attention());
     SLUICE_RETURN_IF_ERROR(Rest());
     SLUICE_RETURN_IF_ERROR(Ranks());
-    // Under a quota, a probe runs at full speed in its part of a period.
-    if (facts.cpu_quota > 0 && facts.cpu_quota < options_.threads) {
-      const double share = facts.cpu_quota / options_.threads;
-      profile_.host.Scale(share);
-      if (has_device_) profile_.device_compute.Scale(share);
-    }
     if (hurried_) {
       profile_.remarks.push_back(absl::StrFormat(
           "measuring took %.0f s instead of %.0f, so parts of it were cut "
@@ -563,7 +557,8 @@ std::vector<std::string> Remarks(const MachineFacts& facts,
   if (facts.cpu_quota > 0 && facts.cpu_quota < profile.threads) {
     remarks.push_back(absl::StrFormat(
         "a control group gives this process %.2f cores' worth of time for its "
-        "%d threads: rates of computing are that much lower than measured",
+        "%d threads: rates of computing are those of the long run, not of the "
+        "bursts that it allows",
         facts.cpu_quota, profile.threads));
   }
   if (profile.threads > facts.hardware_threads && facts.hardware_threads > 0) {

@@ -130,13 +130,13 @@ class Lockstep {
     SLUICE_RETURN_IF_ERROR(end.Gather(gather, pool));
     std::vector<double> times;
     const int64_t calls = calls_;
+    ComputeStopwatch watch;
     for (int batch = 0; batch < kBatches; ++batch) {
-      const double start = MonotonicSeconds();
+      watch.Lap();
       for (int64_t call = 0; call < calls; ++call) {
         SLUICE_RETURN_IF_ERROR(end.Gather(gather, pool));
       }
-      times.push_back((MonotonicSeconds() - start) /
-                      static_cast<double>(calls));
+      times.push_back(watch.Lap() / static_cast<double>(calls));
     }
     return TypicalSeconds(std::move(times));
   }

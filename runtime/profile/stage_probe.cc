@@ -11,6 +11,7 @@
 #include "runtime/exec/stage_loader.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/memory/compute_pool.h"
+#include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/profile/measure.h"
@@ -97,6 +98,7 @@ class ProbeStage {
     StepResult result;
     const double attended = stage_->stats().attention_seconds;
     const double start = MonotonicSeconds();
+    ComputeStopwatch watch(quota_);
     HeldInputs inputs({std::move(in)});
     SLUICE_RETURN_IF_ERROR(stage_->RunStep(
         plan, &inputs,
@@ -104,13 +106,16 @@ class ProbeStage {
           return absl::OkStatus();
         },
         &result));
-    const double all = MonotonicSeconds() - start;
-    const double attention = stage_->stats().attention_seconds - attended;
+    const double all = watch.Lap();
+    const double wall = std::max(1e-9, MonotonicSeconds() - start);
+    const double attention =
+        (stage_->stats().attention_seconds - attended) * all / wall;
     return LayerTime{all / shape_.layers, attention / shape_.layers};
   }
 
  private:
   Shape shape_;
+  const double quota_ = CpuQuota();
   ActivationPool pool_;
   // The charge of the stage, which is destroyed first.
   MemoryCharge charge_;

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "absl/time/clock.h"
+#include "common/threads/clock.h"
 
 namespace sluice {
 namespace {
@@ -32,6 +35,41 @@ TEST(MeasureTest, ACallThatTakesAllTheTimeIsNotRepeated) {
                 return absl::OkStatus();
               }).ok());
   EXPECT_EQ(calls, 2);  // one that does not count
+}
+
+TEST(MeasureTest, ALapIsTimeOnTheClockWhereTimeIsNotLimited) {
+  for (const double quota : {0.0, 1e6}) {
+    const double start = MonotonicSeconds();
+    ComputeStopwatch watch(quota);
+    absl::SleepFor(absl::Milliseconds(2));
+    const double lap = watch.Lap();
+    EXPECT_GE(lap, 0.002);
+    EXPECT_LE(lap, MonotonicSeconds() - start);
+  }
+}
+
+TEST(MeasureTest, ALapUnderAQuotaIsTheProcessorTimeThatItTookOverTheQuota) {
+  constexpr double kQuota = 1e-6;
+  const std::clock_t before = std::clock();
+  ComputeStopwatch watch(kQuota);
+  const std::clock_t start = std::clock();
+  while (std::clock() - start < CLOCKS_PER_SEC / 100) {
+  }
+  const double lap = watch.Lap();
+  const double at_most =
+      static_cast<double>(std::clock() - before + 1) / CLOCKS_PER_SEC;
+  EXPECT_GE(lap, 0.0099 / kQuota);  // std::clock() is coarser
+  EXPECT_LE(lap, at_most / kQuota);
+}
+
+TEST(MeasureTest, LapsFollowEachOther) {
+  constexpr double kQuota = 1e-6;
+  ComputeStopwatch watch(kQuota);
+  const std::clock_t start = std::clock();
+  while (std::clock() - start < CLOCKS_PER_SEC / 20) {
+  }
+  EXPECT_GE(watch.Lap(), 0.049 / kQuota);
+  EXPECT_LT(watch.Lap(), 0.049 / kQuota);  // of the second alone
 }
 
 TEST(MeasureTest, ErrorsEndIt) {
