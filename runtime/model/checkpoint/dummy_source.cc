@@ -5,7 +5,54 @@
 
 #include "absl/strings/match.h"
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/model/checkpoint/dummy_source.cc"
+#include "hwy/foreach_target.h"
+// Highway's header must follow foreach_target.h:
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
 namespace sluice {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A 32-bit mixer ("lowbias32", C. Wellons): uniform, and free of loops.
+template <class V>
+HWY_INLINE V MixVector(V x) {
+  const hn::DFromV<V> d;
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)), hn::Set(d, 0x7feb352du));
+  x = hn::Mul(hn::Xor(x, hn::ShiftRight<15>(x)), hn::Set(d, 0x846ca68bu));
+  return hn::Xor(x, hn::ShiftRight<16>(x));
+}
+
+// Makes up the beginning of a row of `cols` numbers, whole vectors of them:
+// each is the mixed bits of its column and `base`, as an integer, times
+// `scale`. Returns how many.
+int64_t MakeNumbers(uint32_t base, float scale, int64_t cols, float* out) {
+  const hn::ScalableTag<float> df;
+  const hn::RebindToUnsigned<decltype(df)> du;
+  const hn::RebindToSigned<decltype(df)> di;
+  const auto bases = hn::Set(du, base);
+  const auto scales = hn::Set(df, scale);
+  const auto lanes = static_cast<int64_t>(hn::Lanes(df));
+  int64_t col = 0;
+  for (; col + lanes <= cols; col += lanes) {
+    const auto columns = hn::Iota(du, static_cast<uint32_t>(col));
+    const auto bits = hn::BitCast(di, MixVector(hn::Xor(bases, columns)));
+    hn::StoreU(hn::Mul(hn::ConvertTo(df, bits), scales), df, out + col);
+  }
+  return col;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sluice
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+
+HWY_EXPORT(MakeNumbers);
+
 namespace {
 
 // Hashes the name by FNV-1a, so that each tensor gets its own numbers.
@@ -17,8 +64,8 @@ uint32_t Seed(const std::string& name) {
   return hash;
 }
 
-// A 32-bit mixer ("lowbias32", C. Wellons): uniform, and free of loops.
-inline uint32_t Mix(uint32_t x) {
+// The mixer of MakeNumbers.
+uint32_t Mix(uint32_t x) {
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
   return x ^ (x >> 16);
@@ -51,12 +98,15 @@ absl::Status DummySource::ReadRows(const TensorRef& ref, int64_t row_begin,
   const float scale = deviation * std::sqrt(3.0f) * 0x1p-31f;
   for (int64_t row = row_begin; row < row_end; ++row) {
     const uint32_t base = Mix(seed + static_cast<uint32_t>(row) * 0x9e3779b9u);
-    for (int64_t col = 0; col < cols; ++col) {
+    int64_t col = HWY_DYNAMIC_DISPATCH(MakeNumbers)(base, scale, cols, out);
+    for (; col < cols; ++col) {
       const uint32_t bits = Mix(base ^ static_cast<uint32_t>(col));
-      *out++ = static_cast<float>(static_cast<int32_t>(bits)) * scale;
+      out[col] = static_cast<float>(static_cast<int32_t>(bits)) * scale;
     }
+    out += cols;
   }
   return absl::OkStatus();
 }
 
 }  // namespace sluice
+#endif  // HWY_ONCE
