@@ -14,6 +14,8 @@ predicted is beside measured, with the resource that binds and the share of it t
   scaling/...    decode of Llama-3.2-1B's shape by one worker and by two, of a core each: with
                  memory for half of the model and its share of KV (disk), and for all (memory)
   stages/4       four stages of half a core each: the share of time in which they are busy
+  slices/4       two prompts of 4,000 tokens through four stages of half a core each, of a layer of
+                 Llama-3-8B's each: with slices as planned, and without
   unlike/3       three workers of 1 : 2 : 4 speed, balanced, beside what each does alone
 
 Adds each case to tests/bench/results/cluster.json. Standard library only. Run it on a machine
@@ -40,7 +42,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GIB = 1 << 30
 # What a worker's process takes beside its budgets: code, gRPC, oneDNN's scratch, page tables.
 PROCESS = 400 << 20
-SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True)}
+SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True),
+          "llama-3-8b, 4 layers": llama(4096, 4, 32, 8, 14336)}
 
 # model, number of workers, memory of each, weight format, requests x (prompt, generated)
 WHOLE = {
@@ -56,6 +59,8 @@ MIB = 1 << 20
 # Short prompts, so that what is measured is decoding.
 DECODE = [(16, 64)] * 192
 STAGES = [(16, 96)] * 160
+# Too few to keep four stages busy in turn.
+SLICES = [(4000, 16)] * 2
 # So many that each of several blocks is as large as the block of one worker alone.
 UNLIKE = [(16, 24)] * 288
 # name: memory of a worker of each of the two clusters
@@ -79,17 +84,17 @@ class Bench:
     def machines(self, stack, network, shares, memory, disk):
         """Machines that share nothing, each with a share of a core: `shares` in cores' time."""
         rate = self.args.disk_rate * 1e6 / disk if disk else 0
-        free = [1.0] * self.cores
+        cores, free = {}, [1.0] * self.cores
+        for i in sorted(range(len(shares)), key=lambda i: -shares[i]):  # so that all find room
+            core = max(range(self.cores), key=lambda c: free[c])
+            free[core] -= shares[i]
+            cores[i] = str(core)
+        if min(free) < -1e-9:  # not a core for each
+            cores = dict.fromkeys(cores, f"0-{self.cores - 1}")
         made = []
         for i, share in enumerate(shares):
-            if share > 1:
-                cores = f"0-{self.cores - 1}"
-            else:
-                core = max(range(self.cores), key=lambda c: free[c])
-                free[core] -= share
-                cores = str(core)
             made.append(stack.enter_context(SmallMachine(
-                f"m{i}", cores=cores, share=min(1.0, share), memory=memory,
+                f"m{i}", cores=cores[i], share=min(1.0, share), memory=memory,
                 disk=(rate, rate) if rate else None, network=network)))
         return made
 
@@ -214,6 +219,16 @@ class Bench:
         figures = self.run(case, "llama-1b", [0.5] * 4, 3 * GIB, STAGES, "--replicas", "1")
         self.record(case, figures)
 
+    def slices(self, case):
+        """Long prompts with and without slices that follow each other through the stages."""
+        run = [case, "llama-3-8b, 4 layers", [0.5] * 4, 4 * GIB, SLICES, "--replicas", "1"]
+        planned = self.run(*run)
+        without = self.run(run[0] + ", without", *run[1:], "--policy", "slicing=off")
+        ratio = without["prefill_seconds"] / planned["prefill_seconds"]
+        print(f"{case:24} prefill {without['prefill_seconds']:.1f} s without slices, "
+              f"{planned['prefill_seconds']:.1f} s with them: {ratio:.2f}", flush=True)
+        self.record(case, {"planned": planned, "without": without, "prefill ratio": ratio})
+
     def unlike(self, case):
         """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
         shares = [0.25, 0.5, 1.0]
@@ -228,7 +243,7 @@ class Bench:
 
 
 def main():
-    cases = [*WHOLE, *SCALING, "stages/4", "unlike/3"]
+    cases = [*WHOLE, *SCALING, "stages/4", "slices/4", "unlike/3"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
@@ -246,7 +261,8 @@ def main():
         bench = Bench(args, scratch)
         for case in args.cases.split(","):
             kind = case.split("/")[0]
-            run = {"scaling": bench.scaling, "stages": bench.stages, "unlike": bench.unlike}
+            run = {"scaling": bench.scaling, "stages": bench.stages, "slices": bench.slices,
+                   "unlike": bench.unlike}
             run.get(kind, bench.whole)(case)
 
 
