@@ -306,7 +306,7 @@ void Membership::SearchGroups() {
   }
   std::vector<std::vector<WorkerId>> present;
   absl::Duration load_time;
-  double output_share = 0;
+  WorkProgress progress = {.output_share = 0};
   const std::vector<size_t> in_use = InUse();
   for (const size_t p : in_use) {
     present.emplace_back();
@@ -315,7 +315,9 @@ void Membership::SearchGroups() {
     if (plan(p).running()) {
       load_time = std::max(load_time, search(p).load_time());
     }
-    output_share = std::max(output_share, search(p).output_share());
+    progress.output_share =
+        std::max(progress.output_share, search(p).output_share());
+    progress.held_rows += search(p).held_rows();
   }
   for (const auto& [id, pipeline] : pipeline_of_) {
     const auto it = std::find(in_use.begin(), in_use.end(), pipeline);
@@ -323,8 +325,9 @@ void Membership::SearchGroups() {
   }
   if (group_search_.Wanted(usable)) {
     if (workers_.KnowsLinks(usable)) {
+      if (progress.output_share <= 0) progress.output_share = 1;
       group_search_.Begin(std::move(usable), std::move(present), load_time,
-                          output_share > 0 ? output_share : 1);
+                          progress);
     } else if (in_use.empty()) {
       group_detail_ = "measuring links";
       return;

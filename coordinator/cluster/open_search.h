@@ -8,6 +8,15 @@
 
 namespace sluice {
 
+// What a pipeline has done since the coordinator began.
+struct WorkProgress {
+  double rows = 0;          // tokens computed
+  double seconds = 0;       // wall time with steps in flight
+  double output_share = 1;  // of their max_tokens that requests generate
+  // Positions of running requests, which another plan would compute again.
+  double held_rows = 0;
+};
+
 // What searches for plans and for groups have in common, from their beginning
 // to their answers. Confined to the dispatcher's thread.
 struct OpenSearch {

@@ -58,7 +58,8 @@ std::optional<PlanTask> PlanSearch::TakeTask() {
   PlanTask task = search_->Take(*workers_);
   task.present = search_->present;
   if (task.present) task.load_seconds = absl::ToDoubleSeconds(load_time_);
-  task.output_share = output_share_;
+  task.held_rows = progress_.held_rows;
+  task.output_share = progress_.output_share;
   task.share = share_;
   return task;
 }
@@ -111,8 +112,8 @@ bool PlanSearch::OnNewJobs() {
 void PlanSearch::OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
                          double rows) {
   monitor_.Start(plan, workers_->Profiles(stages), rows);
-  plan_rows_ = rows_;
-  plan_seconds_ = seconds_;
+  plan_rows_ = progress_.rows;
+  plan_seconds_ = progress_.seconds;
 }
 
 void PlanSearch::OnEnded() {
@@ -125,11 +126,10 @@ void PlanSearch::OnHeartbeat(int stage, const v1::Heartbeat& heartbeat) {
   monitor_.Observe(stage, TotalsOf(heartbeat.runtime()));
 }
 
-void PlanSearch::OnProgress(double rows, double seconds, double output_share) {
-  rows_ = rows;
-  seconds_ = seconds;
-  output_share_ = output_share;
-  monitor_.Progress(rows - plan_rows_, seconds - plan_seconds_);
+void PlanSearch::OnProgress(const WorkProgress& progress) {
+  progress_ = progress;
+  monitor_.Progress(progress.rows - plan_rows_,
+                    progress.seconds - plan_seconds_);
 }
 
 void PlanSearch::FollowMeasured(const Plan& plan,
@@ -140,7 +140,7 @@ void PlanSearch::FollowMeasured(const Plan& plan,
   }
   const double pause =
       kMinRunOfLoad * replacements_ * absl::ToDoubleSeconds(load_time_);
-  if (replacements_ > 0 && seconds_ - plan_seconds_ < pause) return;
+  if (replacements_ > 0 && progress_.seconds - plan_seconds_ < pause) return;
   std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();
   if (!machines) return;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -165,6 +165,7 @@ void PlanSearch::FollowMeasured(const Plan& plan,
 
 void PlanSearch::Describe(int stage, v1::WorkerInfo* info) const {
   if (!monitor_.active() || stage < 0) return;
+  info->set_plan_seconds(monitor_.seconds());
   for (int r = 0; r < kNumResources; ++r) {
     const auto resource = static_cast<Resource>(r);
     const double predicted = monitor_.PredictedSeconds(stage, resource);

@@ -79,12 +79,11 @@ class PlanSearch {
   }
   // The shortest time that a plan took to load; infinite before the first.
   absl::Duration load_time() const { return load_time_; }
-  double output_share() const { return output_share_; }
+  double output_share() const { return progress_.output_share; }
+  double held_rows() const { return progress_.held_rows; }
   void OnEnded();
   void OnHeartbeat(int stage, const v1::Heartbeat& heartbeat);
-  // Reports tokens computed since the coordinator began, wall seconds with
-  // steps in flight, and the share of their max_tokens that requests generate.
-  void OnProgress(double rows, double seconds, double output_share);
+  void OnProgress(const WorkProgress& progress);
   // Searches for a plan to follow the running one, if that does not perform as
   // predicted.
   void FollowMeasured(const Plan& plan, const std::vector<WorkerId>& stages);
@@ -105,9 +104,8 @@ class PlanSearch {
   // Of plans by better ones, since a worker came or a plan began for new work.
   int replacements_ = 0;
   PlanMonitor monitor_;
-  double rows_ = 0, seconds_ = 0;            // since the coordinator began
+  WorkProgress progress_;
   double plan_rows_ = 0, plan_seconds_ = 0;  // the part before the plan ran
-  double output_share_ = 1;
   // The shortest time from a plan's beginning until it ran.
   absl::Duration load_time_ = absl::InfiniteDuration();
 };

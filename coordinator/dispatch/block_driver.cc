@@ -101,6 +101,18 @@ void BlockDriver::Finish(SequenceId id) {
   sequences_.erase(it);
 }
 
+int64_t BlockDriver::held_rows() const {
+  int64_t rows = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence.admitted) continue;
+    const int64_t prompt = std::ssize(sequence.request().prompt);
+    const int64_t made = std::ssize(sequence.tokens()) - prompt;
+    // The last token is still to be computed.
+    rows += sequence.prefilled + std::max<int64_t>(0, made - 1);
+  }
+  return rows;
+}
+
 double BlockDriver::output_share() const {
   constexpr int64_t kEnough = 32;
   if (ended_ < kEnough || allowed_ == 0) return 1;

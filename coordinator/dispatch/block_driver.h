@@ -121,6 +121,9 @@ class BlockDriver {
   double busy_seconds() const { return busy_seconds_; }
   // Rows of all steps that came back: tokens prefilled and decoded.
   int64_t rows() const { return rows_; }
+  // Returns the positions of requests here that were computed: what goes with
+  // an epoch, and is computed again in the next one.
+  int64_t held_rows() const;
   // The share of their max_tokens that ended requests generated; 1 as long as
   // too few have ended.
   double output_share() const;

@@ -465,9 +465,11 @@ void Dispatcher::ReportJobs() {
 void Dispatcher::Measure() {
   for (size_t p = 0; p < lanes_.size(); ++p) {
     const BlockDriver& driver = lanes_[p]->driver;
-    membership_.search(p).OnProgress(static_cast<double>(driver.rows()),
-                                     driver.busy_seconds(),
-                                     driver.output_share());
+    membership_.search(p).OnProgress(
+        {.rows = static_cast<double>(driver.rows()),
+         .seconds = driver.busy_seconds(),
+         .output_share = driver.output_share(),
+         .held_rows = static_cast<double>(driver.held_rows())});
   }
   Observe();
   if (live() == 0) rate_.Clear();

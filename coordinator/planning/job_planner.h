@@ -27,6 +27,8 @@ struct PlanTask {
   // indices of `machines`.
   std::optional<Plan> present;
   double load_seconds = 0;  // until another plan would run
+  // Positions of running requests, which another plan would compute again.
+  double held_rows = 0;
   // The share of their max_tokens that requests generate.
   double output_share = 1;
   // The share of the requests that these machines are to take.

@@ -34,6 +34,8 @@ class PlanMonitor {
   // Takes tokens computed, and wall seconds with work, since Start.
   void Progress(double rows, double seconds);
 
+  // Wall seconds with work since Start.
+  double seconds() const { return seconds_; }
   // The prediction for the rows so far; 0 for a stage that the plan lacks.
   double PredictedSeconds(int stage, Resource resource) const;
   double MeasuredSeconds(int stage, Resource resource) const;

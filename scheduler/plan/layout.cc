@@ -555,6 +555,8 @@ absl::Status LayoutSearch::TooFew(int32_t replicas) {
       break;
     }
   }
+  // There may be room, but not for what else is wanted.
+  if (most == 0) return why;
   return ResourceExhausted(
       "each of ", replicas,
       " replicas needs room for the whole model among its workers, but there "

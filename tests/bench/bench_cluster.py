@@ -45,13 +45,14 @@ PROCESS = 400 << 20
 SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True),
           "llama-3-8b, 4 layers": llama(4096, 4, 32, 8, 14336)}
 
-# model, number of workers, memory of each, weight format, requests x (prompt, generated)
+# model, number of workers, memory of each, weight format, requests x (prompt, generated): so many,
+# or so short prompts, that one resource binds in prompts as in answers
 WHOLE = {
-    "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(64, 24)] * 32),
-    "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(64, 24)] * 64),
-    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(64, 24)] * 64),
+    "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(32, 16)] * 128),
+    "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(16, 32)] * 64),
+    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(16, 24)] * 96),
     "opt-30b/2": ("opt-30b", 2, 8 * GIB, "int4", [(32, 16)] * 48),
-    "llama-3-70b/1": ("llama-3-70b", 1, 16 * GIB, "int4", [(32, 16)] * 24),
+    "llama-3-70b/1": ("llama-3-70b", 1, 16 * GIB, "int4", [(4, 20)] * 32),
 }
 
 
@@ -98,21 +99,24 @@ class Bench:
                 disk=(rate, rate) if rate else None, network=network)))
         return made
 
-    def profile(self, group, threads):
-        """The machine's profile, measured within it, or within one just like it."""
-        kind = f"{group.share}-{group.memory}-{group.disk and int(group.disk[0])}-{threads}"
-        path = os.path.join(self.scratch, f"profile-{kind}.json")
-        if os.path.exists(path):
-            return path
-        directory = self.directory(group)
-        done = subprocess.run(
-            [os.path.join(self.args.bin, "sluice"), "profile", "--threads", str(threads),
-             "--host-memory", str(group.memory - PROCESS), "--disk-dir", directory,
-             "--disk-space", "80GiB", "-o", path, "-q"], preexec_fn=group.enter,
-            capture_output=True, text=True)
-        if done.returncode != 0:
-            sys.exit(f"sluice profile: {done.stderr}")
-        return path
+    def profiles(self, groups, shares):
+        """The machines' profiles, measured within them and all at once, as workers do when they
+        begin together; or those of a cluster just like it."""
+        rate = int(groups[0].disk[0]) if groups[0].disk else 0
+        kind = "-".join(str(g.share) for g in groups) + f"-{groups[0].memory}-{rate}"
+        paths = [os.path.join(self.scratch, f"profile-{kind}-{g.name}.json") for g in groups]
+        if not os.path.exists(paths[0]):
+            running = [subprocess.Popen(
+                [os.path.join(self.args.bin, "sluice"), "profile", "--threads", str(math.ceil(share)),
+                 "--host-memory", str(group.memory - PROCESS), "--disk-dir", self.directory(group),
+                 "--disk-space", "80GiB", "-o", path, "-q"], preexec_fn=group.enter,
+                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                for group, share, path in zip(groups, shares, paths)]
+            for profile in running:
+                _, error = profile.communicate()
+                if profile.returncode != 0:
+                    sys.exit(f"sluice profile: {error}")
+        return paths
 
     def directory(self, group):
         directory = os.path.join(self.args.disk_dir, group.name)
@@ -126,12 +130,10 @@ class Bench:
         network = stack.enter_context(Network())
         groups = self.machines(stack, network, shares, memory, disk)
         workers = []
-        for group, share in zip(groups, shares):
-            threads = math.ceil(share)
-            profile = self.profile(group, threads)
+        for group, share, profile in zip(groups, shares, self.profiles(groups, shares)):
             kept = ["--disk-dir", self.directory(group), "--disk-space", "80GiB"] if disk else []
             workers.append((group.name, [
-                "--threads", str(threads), "--host-memory", str(memory - PROCESS), *kept,
+                "--threads", str(math.ceil(share)), "--host-memory", str(memory - PROCESS), *kept,
                 "--profile", profile], group))
         return stack.enter_context(Cluster(
             self.args.bin, self.scratch, self.model(model), workers, "--dtype", "bfloat16",
@@ -150,7 +152,8 @@ class Bench:
         print(f"{name:24} {figures['tokens_per_second']:8.2f} tokens/s, predicted "
               f"{figures['predicted_tokens_per_second']:8.2f}; decode "
               f"{figures['decode_tokens_per_second']:8.2f}; loaded in "
-              f"{figures['load_seconds']:.0f} s; {figures['binding']}, busy "
+              f"{figures['load_seconds']:.0f} s; {figures['binding']} "
+              f"{figures['share of the binding resource']:.2f}, busy "
               f"{' '.join(f'{b:.2f}' for b in figures['busy'])}", flush=True)
         return figures
 
@@ -180,16 +183,20 @@ class Bench:
             busy, waiting = w["busy_seconds"], w["waiting_seconds"]
             shares.append(busy / (busy + waiting) if busy + waiting > 0 else 0)
         assert now["request_counts"]["completed"] == len(lengths), now
+        binding = plan["predicted"]["binding"]
+        used = [u["measured_seconds"] / w["plan_seconds"] for w in state["workers"]
+                for u in w.get("resources", []) if u["resource"] == binding and w.get("plan_seconds")]
         workers = [{"name": w["name"], "layers": w.get("layers"), "resources": w.get("resources"),
+                    "plan_seconds": w.get("plan_seconds"),
                     "busy": w.get("busy_seconds"), "waiting": w.get("waiting_seconds")}
                    for w in state["workers"]]
-        predicted = plan["predicted"]
         return {"tokens_per_second": now["generation_tokens"] / seconds, "seconds": seconds,
                 "load_seconds": first - begin, "busy": shares,
                 "decode_tokens_per_second": now["generation_tokens"] /
                 max(1e-9, state["decode_seconds"]),
-                "predicted_tokens_per_second": predicted["tokens_per_second"],
-                "binding": predicted["binding"], "prefill_seconds": state.get("prefill_seconds"),
+                "predicted_tokens_per_second": plan["predicted"]["tokens_per_second"],
+                "binding": binding, "share of the binding resource": max(used, default=0),
+                "prefill_seconds": state.get("prefill_seconds"),
                 "decode_seconds": state.get("decode_seconds"), "workers": workers, "plan": plan}
 
     def record(self, case, figures):
@@ -247,7 +254,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
-    parser.add_argument("--disk-rate", type=float, default=1200,
+    parser.add_argument("--disk-rate", type=float, default=900,
                         help="MB/s of the disk, which the machines share out")
     parser.add_argument("--cases", default=",".join(cases))
     parser.add_argument("--verbose", action="store_true")

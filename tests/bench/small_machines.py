@@ -101,6 +101,7 @@ class SmallMachine:
         ip("netns", "add", self.space)
         made.callback(ip, "netns", "del", self.space)
         ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
+        made.callback(ip, "link", "del", ours)  # at once, where a namespace goes later
         ip("link", "set", ours, "master", net.bridge, "up")
         ip("link", "set", theirs, "netns", self.space)
         ip("-n", self.space, "address", "add", f"{self.address}/24", "dev", theirs)

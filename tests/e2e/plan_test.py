@@ -145,6 +145,7 @@ def check_bad_input(files):
             (("--cluster", cluster, "--workers", "2"), '"workers" says it'),
             ((*local, "--replicas", "auto", "--policy", "w=0/100/0"), "--replicas and shares"),
             ((*local, "--frontier", "--output", files.path("frontier.json")), "leave --output out"),
+            (("--replicas", "9"), "--replicas 9 needs as many workers"),
             ((*local, "--policy", "schedule=row"), "--policy: plans are made for schedule=zigzag"),
             ((*local, "--policy", "packing=off sparsity=0.1"), "packing=on"),
             ((*local, "--policy", f"@{plan_file}"), "sluice simulate --plan")]:

@@ -17,13 +17,14 @@ bool GroupSearch::Groups(const std::vector<WorkerId>& workers) const {
 
 void GroupSearch::Begin(std::vector<WorkerId> workers,
                         std::vector<std::vector<WorkerId>> present,
-                        absl::Duration load_time, double output_share) {
+                        absl::Duration load_time,
+                        const WorkProgress& progress) {
   Search search;
   search.ticket = ++numbers_->last_ticket;
   search.workers = std::move(workers);
   search.present = std::move(present);
   search.load_time = load_time;
-  search.output_share = output_share;
+  search.progress = progress;
   search_ = std::move(search);
 }
 
@@ -34,7 +35,8 @@ std::optional<PlanTask> GroupSearch::TakeTask() {
     return std::nullopt;
   }
   PlanTask task = search_->Take(*workers_);
-  task.output_share = search_->output_share;
+  task.output_share = search_->progress.output_share;
+  task.held_rows = search_->progress.held_rows;
   task.load_seconds = absl::ToDoubleSeconds(search_->load_time);
   LayoutTask& layout = task.layout.emplace();
   layout.replicas = options_.replicas;

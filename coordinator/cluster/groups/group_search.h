@@ -37,7 +37,7 @@ class GroupSearch {
   // so many requests wait that it is worth loading layers for so long.
   void Begin(std::vector<WorkerId> workers,
              std::vector<std::vector<WorkerId>> present,
-             absl::Duration load_time, double output_share);
+             absl::Duration load_time, const WorkProgress& progress);
   // Returns each search that is to be made once.
   std::optional<PlanTask> TakeTask();
   bool Awaits(int64_t ticket) const {
@@ -62,7 +62,7 @@ class GroupSearch {
   struct Search : OpenSearch {
     std::vector<std::vector<WorkerId>> present;
     absl::Duration load_time;
-    double output_share = 1;
+    WorkProgress progress;
   };
 
   const ClusterOptions& options_;

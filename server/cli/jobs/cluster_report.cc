@@ -46,6 +46,7 @@ ordered_json WorkerJson(const v1::WorkerInfo& w) {
                          {"busy_seconds", w.busy_seconds()},
                          {"waiting_seconds", w.waiting_seconds()},
                          {"idle_seconds", w.idle_seconds()},
+                         {"plan_seconds", w.plan_seconds()},
                          {"resources", ordered_json::array()},
                          {"profile", Nested(w.profile())},
                          {"detail", w.detail()}};
@@ -127,9 +128,13 @@ std::string WorkerText(const v1::WorkerInfo& w) {
   if (!w.detail().empty()) text += Below(w.detail());
   for (const v1::ResourceUse& use : w.resources()) {
     absl::StrAppendFormat(&text,
-                          "    %-18s %10.1f s predicted, %10.1f s measured\n",
+                          "    %-18s %10.1f s predicted, %10.1f s measured, "
+                          "%3.0f %% of the time\n",
                           EscapeForTerminal(use.resource()),
-                          use.predicted_seconds(), use.measured_seconds());
+                          use.predicted_seconds(), use.measured_seconds(),
+                          w.plan_seconds() > 0
+                              ? 100 * use.measured_seconds() / w.plan_seconds()
+                              : 0.0);
   }
   return text;
 }

@@ -391,6 +391,14 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   options.num_blocks = 0;        // set by the plan
   c.request.split = options.split;
   c.replicas = options.replicas;
+  // Before this machine is measured.
+  const int32_t here = std::max(1, flags.workers) * std::max(1, flags.parts);
+  if (flags.cluster.empty() && !flags.running && flags.profiles.empty() &&
+      c.replicas > here) {
+    return InvalidArgument("--replicas ", c.replicas,
+                           " needs as many workers at least: --workers says "
+                           "how many share this machine");
+  }
   c.request.refill = options.refill;
   SLUICE_ASSIGN_OR_RETURN(c.coordinator,
                           Coordinator::Create(std::move(options)));

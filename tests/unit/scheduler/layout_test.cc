@@ -17,6 +17,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 using Groups = std::vector<std::vector<int>>;
 
 std::vector<MachineProfile> Machines(int count, double memory, double disk) {
@@ -125,6 +126,15 @@ TEST(MakeLayoutTest, SaysWhenReplicasDoNotFit) {
               HasSubstr("each of 2 replicas needs room for the whole model"));
   EXPECT_TRUE(absl::IsInvalidArgument(MakeLayout(request, 4).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(MakeLayout(request, -1).status()));
+}
+
+TEST(MakeLayoutTest, SaysOfRoomOnlyWhatLacksRoom) {
+  PlanRequest request = SmallRequest(Machines(3, 4e9, 0));
+  request.max_latency_seconds = 1e-6;
+  const auto result = MakeLayout(request, 2);
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("within 1e-06 seconds"));
+  EXPECT_THAT(std::string(result.status().message()), Not(HasSubstr("room")));
 }
 
 TEST(MakeLayoutTest, MachinesThatHoldNoModelAreSpares) {

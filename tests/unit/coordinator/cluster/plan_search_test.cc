@@ -141,12 +141,13 @@ TEST_F(PlanSearchTest, WhatRunsSlowerThanPredictedIsSearchedForAnew) {
   beat(0, 0);
   search_.FollowMeasured(plan, ids_);
   EXPECT_EQ(Ticket(), 0);
-  search_.OnProgress(50, 10, 0.5);
+  search_.OnProgress({50, 10, 0.5});
   beat(10, 10 * 1e8);
   v1::WorkerInfo info;
   search_.Describe(0, &info);
   ASSERT_EQ(info.resources_size(), 1);
   EXPECT_EQ(info.resources(0).measured_seconds(), 10);
+  EXPECT_EQ(info.plan_seconds(), 10);
   EXPECT_EQ(info.resources(0).predicted_seconds(), 5);
   search_.FollowMeasured(plan, ids_);
   const std::optional<PlanTask> task = search_.TakeTask();
@@ -176,7 +177,7 @@ TEST_F(PlanSearchTest, APlanThatFollowedForMeasuredRatesRunsForALongTime) {
     runtime->set_disk_read_seconds(runtime->disk_read_seconds() + time);
     runtime->set_disk_read_bytes(runtime->disk_read_bytes() +
                                  static_cast<uint64_t>(time * rate));
-    search_.OnProgress(seconds, seconds, 1);
+    search_.OnProgress({seconds, seconds, 1});
     search_.OnHeartbeat(0, heartbeat);
     search_.FollowMeasured(plan, ids_);
     return Ticket();

@@ -90,11 +90,17 @@ TEST_F(BlockDriverTest, SendsTokensWithTheirSegments) {
             (std::vector<int32_t>{'a', 'b', 'c'}));
   EXPECT_THAT(driver_.TakePlans(), SizeIs(0));  // in flight
   EXPECT_EQ(driver_.blocks_in_flight(), 1);
+  EXPECT_EQ(driver_.held_rows(), 0);
   ASSERT_TRUE(driver_.OnResult(Answer(plans[0], 'd')).ok());
+  EXPECT_EQ(driver_.held_rows(), 3);
   plans = driver_.TakePlans();
   ASSERT_THAT(plans, SizeIs(1));
   EXPECT_EQ(plans[0].micro_batches[0].tokens, (std::vector<int32_t>{'d'}));
   EXPECT_EQ(plans[0].micro_batches[0].segments[0].start, 3);
+  ASSERT_TRUE(driver_.OnResult(Answer(plans[0], 'e')).ok());
+  EXPECT_EQ(driver_.held_rows(), 4);
+  driver_.StopEpoch();
+  EXPECT_EQ(driver_.held_rows(), 0);
 }
 
 TEST_F(BlockDriverTest, APromptsSlicesFollowEachOther) {

@@ -60,6 +60,16 @@ TEST_F(FindPlanTest, NoneThatSavesLessThanLoadingTakes) {
   EXPECT_TRUE(absl::IsAlreadyExists(status)) << status;
   EXPECT_THAT(status.message(), HasSubstr("but loading takes"));
   EXPECT_TRUE(present.has_value());
+  // Half of the requests' rows would have to be computed again.
+  task_.load_seconds = 0;
+  task_.held_rows =
+      0.5 * (workload_.prompt_tokens() + workload_.output_tokens());
+  const bool worth = 0.5 * present->seconds > best->seconds;
+  EXPECT_EQ(FindPlan(base_, workload_, task_, &present).ok(), worth);
+  task_.load_seconds = 0.5 * present->seconds - 0.99 * best->seconds;
+  EXPECT_FALSE(FindPlan(base_, workload_, task_, &present).ok());
+  task_.load_seconds = 0.5 * present->seconds - 1.01 * best->seconds;
+  EXPECT_TRUE(FindPlan(base_, workload_, task_, &present).ok());
 }
 
 // KV of the present plan was reserved for requests of 320 positions.
