@@ -17,9 +17,9 @@ constexpr double kMinShare = 0.3;
 // The cores are judged only after this share of the plan's rows: their
 // prediction is an average over prompts and answers, and prompts come first.
 constexpr double kMinRowsShare = 0.2;
-// Cores that wait for part of the time compute faster in the rest of it
-// (quotas, shared caches, clock rates): they count as faster than their profile
-// only if they are busy for this share of the time.
+// What waits for part of the time is faster in the rest of it (cores under a
+// quota or of a shared cache, disks that save up what they may do): it counts as
+// faster than its profile only if it is busy for this share of the time.
 constexpr double kFullShare = 0.8;
 
 // The profile's rate of a resource that moves bytes; 0 if it computes. Each of
@@ -139,8 +139,8 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
               resource == Resource::kHostCompute) &&
              rows_ >= kMinRowsShare * planned_rows_) {
     speed = predicted / busy;
-    if (speed > 1 && busy < kFullShare * seconds_) return 1;
   }
+  if (speed > 1 && busy < kFullShare * seconds_) return 1;
   if (!(speed > 0)) return 1;
   return speed > kTolerance || speed < 1 / kTolerance ? speed : 1;
 }

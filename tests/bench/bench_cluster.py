@@ -249,6 +249,45 @@ class Bench:
         self.record(case, {"alone": alone, "balanced": all_three, "share of the sum": share})
 
 
+def runs_of(case, entry):
+    """(name, figures) of each run of a recorded case."""
+    if "plan" in entry:
+        return [(case, entry)]
+    found = []
+    for key, value in entry.items():
+        for i, run in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(run, dict) and "plan" in run:
+                found.append((f"{case}, {key}" + (f" {i + 1}" if isinstance(value, list) else ""), run))
+    return found
+
+
+def write_table(path):
+    """Writes what is recorded as a table for people, beside it."""
+    with open(path) as f:
+        results = json.load(f)
+    lines = ["# Several workers on one machine", "",
+             "Made by `bench_cluster.py` from `cluster.json`, which has the machines, plans and all figures. Tokens are",
+             "generated ones, over the whole job but for loading; beside them what the first plan predicted. The binding",
+             "resource is the one that the plan names, with the share of the time in which it was busy (of the worker where",
+             "that is most). Memory is the most of any worker's control group, page cache included, and its limit.", "",
+             "| run | tokens/s | predicted | off | binding | busy | loaded in | memory, GiB |",
+             "|---|---|---|---|---|---|---|---|"]
+    notes = []
+    for case, entry in results.items():
+        for name, run in runs_of(case, entry):
+            measured, predicted = run["tokens_per_second"], run["predicted_tokens_per_second"]
+            share = run.get("share of the binding resource") or max(run["busy"])  # of computing, in old ones
+            most = max(run["memory"], key=lambda m: m["peak"] / m["limit"])
+            lines.append(
+                f"| {name} | {measured:.3g} | {predicted:.3g} | {100 * (predicted / measured - 1):+.0f} % | "
+                f"{run['binding']} | {100 * share:.0f} % | {run['load_seconds']:.0f} s | "
+                f"{most['peak'] / GIB:.2f} of {most['limit'] / GIB:.2f} |")
+        notes += [f"- {case}: {key}: {value:.2f}" for key, value in entry.items()
+                  if isinstance(value, float) and "plan" not in entry]
+    with open(os.path.splitext(path)[0] + ".md", "w") as f:
+        f.write("\n".join([*lines, "", *notes]) + "\n")
+
+
 def main():
     cases = [*WHOLE, *SCALING, "stages/4", "slices/4", "unlike/3"]
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -271,6 +310,8 @@ def main():
             run = {"scaling": bench.scaling, "stages": bench.stages, "slices": bench.slices,
                    "unlike": bench.unlike}
             run.get(kind, bench.whole)(case)
+            if args.result:
+                write_table(args.result)
 
 
 if __name__ == "__main__":
