@@ -5,12 +5,14 @@
 
 #include "coordinator/cluster/worker_registry.h"
 #include "coordinator/planning/job_planner.h"
+#include "coordinator/planning/phase_rows.h"
 
 namespace sluice {
 
 // What a pipeline has done since the coordinator began.
 struct WorkProgress {
-  double rows = 0;          // tokens computed
+  PhaseRows rows;  // computed
+  double rows_in_flight = 0;
   double seconds = 0;       // wall time with steps in flight
   double output_share = 1;  // of their max_tokens that requests generate
   // Positions of running requests, which another plan would compute again.

@@ -110,10 +110,9 @@ bool PlanSearch::OnNewJobs() {
 }
 
 void PlanSearch::OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
-                         double rows) {
+                         const PhaseRows& rows) {
   monitor_.Start(plan, workers_->Profiles(stages), rows);
-  plan_rows_ = progress_.rows;
-  plan_seconds_ = progress_.seconds;
+  before_ = progress_;
 }
 
 void PlanSearch::OnEnded() {
@@ -128,8 +127,9 @@ void PlanSearch::OnHeartbeat(int stage, const v1::Heartbeat& heartbeat) {
 
 void PlanSearch::OnProgress(const WorkProgress& progress) {
   progress_ = progress;
-  monitor_.Progress(progress.rows - plan_rows_,
-                    progress.seconds - plan_seconds_);
+  monitor_.Progress(progress.rows - before_.rows,
+                    progress.seconds - before_.seconds,
+                    progress.rows_in_flight);
 }
 
 void PlanSearch::FollowMeasured(const Plan& plan,
@@ -140,7 +140,7 @@ void PlanSearch::FollowMeasured(const Plan& plan,
   }
   const double pause =
       kMinRunOfLoad * replacements_ * absl::ToDoubleSeconds(load_time_);
-  if (replacements_ > 0 && progress_.seconds - plan_seconds_ < pause) return;
+  if (replacements_ > 0 && progress_.seconds - before_.seconds < pause) return;
   std::optional<std::vector<MachineProfile>> machines = monitor_.Refit();
   if (!machines) return;
   for (size_t s = 0; s < stages.size(); ++s) {

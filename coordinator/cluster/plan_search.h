@@ -19,7 +19,7 @@ struct NextPlan {
   std::vector<StageAssignment> stages;
   std::optional<Plan> plan;  // the plan of `stages`; else the workers choose
   int32_t workers = 0;       // available when it was made
-  double rows = 0;           // see PlanAnswer
+  PhaseRows rows;            // see PlanAnswer
 };
 
 // Starts searches for plans (see AnswerTask), one at a time, when workers or
@@ -47,7 +47,7 @@ class PlanSearch {
   struct Outcome {
     std::optional<NextPlan> next;   // a plan to follow
     std::optional<Plan> refreshed;  // the running one, with a new prediction
-    double rows = 0;                // see PlanAnswer
+    PhaseRows rows;                 // see PlanAnswer
     bool look_again = false;        // jobs came while it counted requests
     bool no_work = false;           // it is repeated when there is work
   };
@@ -72,7 +72,7 @@ class PlanSearch {
   // Called when a plan begins to load, or gets a new prediction; `rows` is the
   // size of the workload that it was made for.
   void OnBegun(const Plan& plan, const std::vector<WorkerId>& stages,
-               double rows);
+               const PhaseRows& rows);
   // Called when the plan has loaded in this time.
   void OnLoaded(absl::Duration time) {
     load_time_ = std::min(load_time_, time);
@@ -105,7 +105,7 @@ class PlanSearch {
   int replacements_ = 0;
   PlanMonitor monitor_;
   WorkProgress progress_;
-  double plan_rows_ = 0, plan_seconds_ = 0;  // the part before the plan ran
+  WorkProgress before_;  // the part before the plan ran
   // The shortest time from a plan's beginning until it ran.
   absl::Duration load_time_ = absl::InfiniteDuration();
 };

@@ -385,7 +385,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
   num_blocks_ = BlocksOf(next);
 }
 
-void RunningPlan::Refresh(Plan plan, double rows) {
+void RunningPlan::Refresh(Plan plan, const PhaseRows& rows) {
   if (!running() || !plan_) return;
   plan_ = std::move(plan);
   new_plan_ = true;

@@ -88,7 +88,7 @@ class RunningPlan {
   }
   void End(const std::string& why, LogLevel level = LogLevel::kWarning);
   // Replaces the running plan's prediction.
-  void Refresh(Plan plan, double rows);
+  void Refresh(Plan plan, const PhaseRows& rows);
   // Finds stalled workers, and begins the prepared plan when it is ready;
   // `passed` is time in which this process ran.
   void Watch(absl::Duration passed);
@@ -216,7 +216,7 @@ class RunningPlan {
   std::optional<int64_t> oldest_step_;
   Pace pace_;  // of the running plan
   absl::Duration load_began_;
-  double plan_rows_ = 0;  // of the jobs that plan_ was made for
+  PhaseRows plan_rows_;  // of the jobs that plan_ was made for
   int32_t num_blocks_ = 0;
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;

@@ -101,6 +101,16 @@ void BlockDriver::Finish(SequenceId id) {
   sequences_.erase(it);
 }
 
+int64_t BlockDriver::rows_in_flight() const {
+  int64_t rows = 0;
+  for (const std::deque<Flight>& of_block : flights_) {
+    for (const Flight& flight : of_block) {
+      rows += flight.prefill_tokens + flight.decode_tokens;
+    }
+  }
+  return rows;
+}
+
 int64_t BlockDriver::held_rows() const {
   int64_t rows = 0;
   for (const auto& [id, sequence] : sequences_) {
@@ -347,7 +357,8 @@ double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
 
 void BlockDriver::CountPhases(const Flight& flight, absl::Duration now) {
   const int64_t tokens = flight.prefill_tokens + flight.decode_tokens;
-  rows_ += tokens;
+  rows_.prompt += static_cast<double>(flight.prefill_tokens);
+  rows_.answer += static_cast<double>(flight.decode_tokens);
   const double all = busy_time().Seconds(now);
   if (tokens > 0) {
     busy_seconds_ += absl::ToDoubleSeconds(now - counted_until_);

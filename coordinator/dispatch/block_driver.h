@@ -14,6 +14,7 @@
 #include "common/threads/clock.h"
 #include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/sequence_state.h"
+#include "coordinator/planning/phase_rows.h"
 #include "coordinator/request_queue.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/steps/step_scheduler.h"
@@ -120,7 +121,9 @@ class BlockDriver {
   // Wall time with a step in flight, whatever others do.
   double busy_seconds() const { return busy_seconds_; }
   // Rows of all steps that came back: tokens prefilled and decoded.
-  int64_t rows() const { return rows_; }
+  PhaseRows rows() const { return rows_; }
+  // Rows of steps in flight.
+  int64_t rows_in_flight() const;
   // Returns the positions of requests here that were computed: what goes with
   // an epoch, and is computed again in the next one.
   int64_t held_rows() const;
@@ -178,7 +181,7 @@ class BlockDriver {
   PhaseSeconds phase_seconds_;
   double busy_seconds_ = 0;
   BusyTime own_time_;
-  int64_t rows_ = 0;
+  PhaseRows rows_;
   int64_t ended_ = 0;
   int64_t generated_ = 0;
   int64_t allowed_ = 0;

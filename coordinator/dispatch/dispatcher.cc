@@ -466,7 +466,8 @@ void Dispatcher::Measure() {
   for (size_t p = 0; p < lanes_.size(); ++p) {
     const BlockDriver& driver = lanes_[p]->driver;
     membership_.search(p).OnProgress(
-        {.rows = static_cast<double>(driver.rows()),
+        {.rows = driver.rows(),
+         .rows_in_flight = static_cast<double>(driver.rows_in_flight()),
          .seconds = driver.busy_seconds(),
          .output_share = driver.output_share(),
          .held_rows = static_cast<double>(driver.held_rows())});

@@ -145,7 +145,7 @@ PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
   } else {
     const Workload workload =
         ShareOf(lengths->ToWorkload(task.output_share), task.share);
-    answer.rows = workload.prompt_tokens() + workload.output_tokens();
+    answer.rows = {workload.prompt_tokens(), workload.output_tokens()};
     answer.plan = FindPlan(base, workload, task, &answer.present);
   }
   return answer;

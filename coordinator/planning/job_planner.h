@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
+#include "coordinator/planning/phase_rows.h"
 #include "coordinator/request_queue.h"
 #include "scheduler/plan/layout.h"
 #include "scheduler/plan/plan.h"
@@ -41,8 +42,7 @@ struct PlanAnswer {
   // The new plan, or kNotFound: no request waits; kAlreadyExists: the present
   // plan is as good; or MakePlan's errors.
   absl::StatusOr<Plan> plan;
-  // Prompt and generated tokens of the workload that was planned for.
-  double rows = 0;
+  PhaseRows rows;  // of the workload that was planned for
   // The present plan, if any, with a prediction for the waiting requests.
   std::optional<Plan> present;
   // The answer to a search for groups: new ones, or an error as of `plan`.

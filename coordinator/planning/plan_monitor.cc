@@ -1,6 +1,7 @@
 #include "coordinator/planning/plan_monitor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "scheduler/plan/plan.h"
@@ -14,12 +15,18 @@ constexpr double kTolerance = 1.3;
 constexpr double kMinBusySeconds = 3;
 // and if it takes this share of the job's time, predicted or measured.
 constexpr double kMinShare = 0.3;
-// The cores are judged only after this share of the plan's rows: their
-// prediction is an average over prompts and answers, and prompts come first.
+// The prediction for the cores is an average over prompts and answers, and
+// prompts come first. They are judged only after this share of the plan's rows,
 constexpr double kMinRowsShare = 0.2;
+// if that many times as many rows came back as are in flight, of which nobody
+// knows how far they are,
+constexpr double kMinRounds = 8;
+// and if prompts and answers have about their planned shares of the rows: the
+// smaller one within so much of itself.
+constexpr double kSameMix = 0.2;
 // What waits for part of the time is faster in the rest of it (cores under a
-// quota or of a shared cache, disks that save up what they may do): it counts as
-// faster than its profile only if it is busy for this share of the time.
+// quota or of a shared cache, disks that save up what they may do): it counts
+// as faster than its profile only if it is busy for this share of the time.
 constexpr double kFullShare = 0.8;
 
 // The profile's rate of a resource that moves bytes; 0 if it computes. Each of
@@ -79,9 +86,10 @@ void ScaleResource(Resource resource, double speed, MachineProfile* machine) {
 }
 
 void PlanMonitor::Start(const Plan& plan, std::vector<MachineProfile> machines,
-                        double rows) {
+                        const PhaseRows& rows) {
   stages_.clear();
-  rows_ = seconds_ = 0;
+  rows_ = {};
+  seconds_ = most_in_flight_ = 0;
   planned_rows_ = rows;
   for (size_t s = 0; s < plan.stages.size() && s < machines.size(); ++s) {
     Stage& stage = stages_.emplace_back();
@@ -89,7 +97,8 @@ void PlanMonitor::Start(const Plan& plan, std::vector<MachineProfile> machines,
     const int32_t named = plan.stages[s].policy.ranks;
     stage.ranks = named > 0 ? named : stage.machine.ranks;
     for (int r = 0; r < kNumResources; ++r) {
-      stage.predicted[r] = rows > 0 ? plan.stages[s].busy[r] / rows : 0;
+      stage.predicted[r] =
+          rows.all() > 0 ? plan.stages[s].busy[r] / rows.all() : 0;
     }
   }
 }
@@ -103,16 +112,26 @@ void PlanMonitor::Observe(int stage, const ResourceTotals& totals) {
   s.last = totals;
 }
 
-void PlanMonitor::Progress(double rows, double seconds) {
+void PlanMonitor::Progress(const PhaseRows& rows, double seconds,
+                           double in_flight) {
   rows_ = rows;
   seconds_ = seconds;
+  most_in_flight_ = std::max(most_in_flight_, in_flight);
+}
+
+bool PlanMonitor::IsTypical() const {
+  const double planned = planned_rows_.prompt_share();
+  return rows_.all() >= kMinRowsShare * planned_rows_.all() &&
+         rows_.all() >= kMinRounds * most_in_flight_ &&
+         std::abs(rows_.prompt_share() - planned) <=
+             kSameMix * std::min(planned, 1 - planned);
 }
 
 double PlanMonitor::PredictedSeconds(int stage, Resource resource) const {
   if (stage < 0 || stage >= static_cast<int>(stages_.size())) return 0;
   return stages_[static_cast<size_t>(stage)]
              .predicted[static_cast<size_t>(resource)] *
-         rows_;
+         rows_.all();
 }
 
 double PlanMonitor::MeasuredSeconds(int stage, Resource resource) const {
@@ -126,7 +145,7 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
   if (!stage.first) return 1;
   const auto r = static_cast<size_t>(resource);
   const double busy = stage.last.busy_seconds[r] - stage.first->busy_seconds[r];
-  const double predicted = stage.predicted[r] * rows_;
+  const double predicted = stage.predicted[r] * rows_.all();
   if (busy < kMinBusySeconds ||
       std::max(busy, predicted) < kMinShare * seconds_) {
     return 1;
@@ -137,7 +156,7 @@ double PlanMonitor::Speed(const Stage& stage, Resource resource) const {
     speed = (stage.last.bytes[r] - stage.first->bytes[r]) / busy / rate;
   } else if ((resource == Resource::kDeviceCompute ||
               resource == Resource::kHostCompute) &&
-             rows_ >= kMinRowsShare * planned_rows_) {
+             IsTypical()) {
     speed = predicted / busy;
   }
   if (speed > 1 && busy < kFullShare * seconds_) return 1;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/machine_profile.h"
+#include "coordinator/planning/phase_rows.h"
 #include "scheduler/cost/resource.h"
 
 namespace sluice {
@@ -22,17 +23,18 @@ struct ResourceTotals {
 // the same answers.
 class PlanMonitor {
  public:
-  // Begins a plan. `machines` are its stages', in order. `rows` are prompt and
-  // generated tokens of the workload that it was made for.
+  // Begins a plan. `machines` are its stages', in order. `rows` are those of
+  // the workload that it was made for.
   void Start(const Plan& plan, std::vector<MachineProfile> machines,
-             double rows);
+             const PhaseRows& rows);
   void Stop();
   bool active() const { return !stages_.empty(); }
 
   // Takes a worker's totals; counting begins with the first ones.
   void Observe(int stage, const ResourceTotals& totals);
-  // Takes tokens computed, and wall seconds with work, since Start.
-  void Progress(double rows, double seconds);
+  // Takes rows computed, and wall seconds with work, since Start; and the rows
+  // of steps in flight, which the stages may have computed some of.
+  void Progress(const PhaseRows& rows, double seconds, double in_flight);
 
   // Wall seconds with work since Start.
   double seconds() const { return seconds_; }
@@ -59,8 +61,11 @@ class PlanMonitor {
   double Speed(const Stage& stage, Resource resource) const;
 
   std::vector<Stage> stages_;
-  double planned_rows_ = 0;
-  double rows_ = 0;
+  // Whether the time of computing may be judged by the rows so far.
+  bool IsTypical() const;
+
+  PhaseRows planned_rows_, rows_;
+  double most_in_flight_ = 0;
   double seconds_ = 0;
 };
 

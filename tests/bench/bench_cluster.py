@@ -43,14 +43,16 @@ GIB = 1 << 30
 # What a worker's process takes beside its budgets: code, gRPC, oneDNN's scratch, page tables.
 PROCESS = 400 << 20
 SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_word_embeddings=True),
+          # More layers, and smaller ones, to divide by speed.
+          "llama-1.1b": llama(2048, 22, 32, 4, 5632, vocab_size=32000),
           "llama-3-8b, 4 layers": llama(4096, 4, 32, 8, 14336)}
 
 # model, number of workers, memory of each, weight format, requests x (prompt, generated): so many,
 # or so short prompts, that one resource binds in prompts as in answers
 WHOLE = {
-    "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(32, 16)] * 128),
-    "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(16, 32)] * 64),
-    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(16, 24)] * 96),
+    "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(32, 16)] * 96),
+    "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(8, 32)] * 64),
+    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(8, 24)] * 96),
     "opt-30b/2": ("opt-30b", 2, 8 * GIB, "int4", [(32, 16)] * 48),
     "llama-3-70b/1": ("llama-3-70b", 1, 16 * GIB, "int4", [(4, 20)] * 32),
 }
@@ -63,7 +65,7 @@ STAGES = [(16, 96)] * 160
 # Too few to keep four stages busy in turn.
 SLICES = [(4000, 16)] * 2
 # So many that each of several blocks is as large as the block of one worker alone.
-UNLIKE = [(16, 24)] * 288
+UNLIKE = [(16, 48)] * 288
 # name: memory of a worker of each of the two clusters
 SCALING = {"scaling/disk": 1900 * MIB, "scaling/memory": 4600 * MIB}
 
@@ -239,10 +241,10 @@ class Bench:
     def unlike(self, case):
         """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
         shares = [0.25, 0.5, 1.0]
-        alone = [self.run(f"{case}, {share} of a core", "llama-1b", [share], 4600 * MIB,
+        alone = [self.run(f"{case}, {share} of a core", "llama-1.1b", [share], 4600 * MIB,
                           UNLIKE[:96])
                  for share in shares]
-        all_three = self.run(case, "llama-1b", shares, 4600 * MIB, UNLIKE, "--replicas", "1")
+        all_three = self.run(case, "llama-1.1b", shares, 4600 * MIB, UNLIKE, "--replicas", "1")
         bound = sum(a["tokens_per_second"] for a in alone)
         share = all_three["tokens_per_second"] / bound
         print(f"{case:24} {share:.2f} of the sum of each alone", flush=True)

@@ -213,7 +213,7 @@ class MembershipLayoutTest : public MembershipGroupsTest {
       stage.policy.gbs = 4;
     }
     plan.tokens_per_second = 10;
-    members().OnPlanned({task.ticket, plan, 1000, std::nullopt});
+    members().OnPlanned({task.ticket, plan, {500, 500}, std::nullopt});
     members().Advance();
   }
   void ReadyAll(size_t pipeline) {
@@ -330,7 +330,7 @@ TEST_F(MembershipLayoutTest, AnswersForWorkersThatHaveMovedAreDropped) {
   plan.stages[0].layers = {0, 2};
   plan.stages[1].layers = {2, 4};
   plan.stages[1].machine = 1;
-  members().OnPlanned({late.ticket, plan, 1000, std::nullopt});
+  members().OnPlanned({late.ticket, plan, {500, 500}, std::nullopt});
   members().Advance();
   EXPECT_EQ(members().phase(), Phase::kNoPlan);
 }

@@ -75,7 +75,8 @@ class MembershipPlanTest : public MembershipTest {
 
   void Answer(int64_t ticket, absl::StatusOr<Plan> plan,
               std::optional<Plan> present = std::nullopt) {
-    members().OnPlanned({ticket, std::move(plan), 1000, std::move(present)});
+    members().OnPlanned(
+        {ticket, std::move(plan), {1000, 0}, std::move(present)});
     members().Advance();
   }
 
@@ -271,10 +272,10 @@ TEST_F(MembershipPlanTest, MoreWorkersAreConsideredOnce) {
 
 TEST_F(MembershipPlanTest, ASlowDiskLeadsToAnotherPlan) {
   Run();
-  members().search().OnProgress({0, 0, 1});
+  members().search().OnProgress({.rows = {0, 0}, .seconds = 0});
   Heartbeat(1, 0, 0);
   // 100 s were predicted for 1000 rows.
-  members().search().OnProgress({50, 10, 1});
+  members().search().OnProgress({.rows = {50, 0}, .seconds = 10});
   Heartbeat(1, 10, 10 * 1e8);  // 0.1 GB/s, not 3.3
   members().Advance();
   const PlanTask task = Task();
@@ -298,7 +299,7 @@ TEST_F(MembershipPlanTest, HowTheDiskLoadedWeightsSaysNothingOfThePlan) {
   Ready(1);
   Ready(2);
   Heartbeat(1, 10, 10 * 1e8);
-  members().search().OnProgress({50, 10, 1});
+  members().search().OnProgress({.rows = {50, 0}, .seconds = 10});
   Heartbeat(1, 11, 13 * 1e8);
   members().Advance();
   EXPECT_FALSE(members().search().TakeTask().has_value());
@@ -306,9 +307,9 @@ TEST_F(MembershipPlanTest, HowTheDiskLoadedWeightsSaysNothingOfThePlan) {
 
 TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   Run();
-  members().search().OnProgress({0, 0, 1});
+  members().search().OnProgress({.rows = {0, 0}, .seconds = 0});
   Heartbeat(1, 0, 0);
-  members().search().OnProgress({50, 10, 1});
+  members().search().OnProgress({.rows = {50, 0}, .seconds = 10});
   Heartbeat(1, 10, 10 * 1e8);
   members().Advance();
   const PlanEpoch before = members().plan().epoch();
@@ -317,7 +318,7 @@ TEST_F(MembershipPlanTest, APlanThatIsStillTheBestStays) {
   EXPECT_EQ(members().plan().epoch(), before);
   // The measured rates are no reason for another search.
   Heartbeat(1, 10, 10 * 1e8);
-  members().search().OnProgress({150, 20, 1});
+  members().search().OnProgress({.rows = {150, 0}, .seconds = 20});
   Heartbeat(1, 20, 20 * 1e8);
   members().Advance();
   EXPECT_FALSE(members().search().TakeTask().has_value());
@@ -374,9 +375,9 @@ TEST_F(MembershipLateAnswerTest, WithABetterPlanChangesNothing) {
 
 TEST_F(MembershipPlanTest, StatusShowsPredictedBesideMeasured) {
   Run();
-  members().search().OnProgress({0, 0, 1});
+  members().search().OnProgress({.rows = {0, 0}, .seconds = 0});
   Heartbeat(1, 5, 5e9);
-  members().search().OnProgress({30, 3, 1});
+  members().search().OnProgress({.rows = {30, 0}, .seconds = 3});
   Heartbeat(1, 8, 8e9);
   v1::ClusterState state;
   members().Describe(&state);

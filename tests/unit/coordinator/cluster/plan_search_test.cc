@@ -57,7 +57,7 @@ class PlanSearchTest : public testing::Test {
     PlanAnswer answer;
     answer.ticket = ticket;
     answer.plan = std::move(plan);
-    answer.rows = 7;
+    answer.rows = {3, 4};
     return search_.OnAnswer(std::move(answer));
   }
 
@@ -80,7 +80,7 @@ TEST_F(PlanSearchTest, AnAnswerIsAPlanToFollow) {
   EXPECT_EQ(outcome.next->stages[0].worker, ids_[1]);
   EXPECT_EQ(outcome.next->stages[0].layers, (LayerRange{0, 3}));
   EXPECT_EQ(outcome.next->workers, 2);
-  EXPECT_EQ(outcome.next->rows, 7);
+  EXPECT_EQ(outcome.next->rows, (PhaseRows{3, 4}));
   EXPECT_FALSE(outcome.refreshed || outcome.look_again || outcome.no_work);
   EXPECT_EQ(Ticket(), 0);
 }
@@ -129,7 +129,7 @@ TEST_F(PlanSearchTest, WorkersChooseWherePlanningFailedUntilAnotherOneComes) {
 
 TEST_F(PlanSearchTest, WhatRunsSlowerThanPredictedIsSearchedForAnew) {
   const Plan plan = TwoStages();
-  search_.OnBegun(plan, ids_, 1000);
+  search_.OnBegun(plan, ids_, {500, 500});
   search_.OnLoaded(absl::Seconds(3));
   const auto beat = [&](double seconds, double bytes) {
     v1::Heartbeat heartbeat;
@@ -141,7 +141,7 @@ TEST_F(PlanSearchTest, WhatRunsSlowerThanPredictedIsSearchedForAnew) {
   beat(0, 0);
   search_.FollowMeasured(plan, ids_);
   EXPECT_EQ(Ticket(), 0);
-  search_.OnProgress({50, 10, 0.5});
+  search_.OnProgress({.rows = {25, 25}, .seconds = 10, .output_share = 0.5});
   beat(10, 10 * 1e8);
   v1::WorkerInfo info;
   search_.Describe(0, &info);
@@ -167,7 +167,7 @@ TEST_F(PlanSearchTest, APlanThatFollowedForMeasuredRatesRunsForALongTime) {
   v1::Heartbeat heartbeat;
   search_.OnLoaded(absl::Seconds(3));
   const auto begin = [&] {
-    search_.OnBegun(plan, ids_, 1000);
+    search_.OnBegun(plan, ids_, {500, 500});
     search_.OnHeartbeat(0, heartbeat);
   };
   // Reads at `rate` for some time; returns the ticket of a search.
@@ -177,7 +177,8 @@ TEST_F(PlanSearchTest, APlanThatFollowedForMeasuredRatesRunsForALongTime) {
     runtime->set_disk_read_seconds(runtime->disk_read_seconds() + time);
     runtime->set_disk_read_bytes(runtime->disk_read_bytes() +
                                  static_cast<uint64_t>(time * rate));
-    search_.OnProgress({seconds, seconds, 1});
+    search_.OnProgress(
+        {.rows = {seconds / 2, seconds / 2}, .seconds = seconds});
     search_.OnHeartbeat(0, heartbeat);
     search_.FollowMeasured(plan, ids_);
     return Ticket();

@@ -23,7 +23,7 @@ class PlanMonitorTest : public testing::Test {
     StagePlan& stage = plan_.stages.emplace_back();
     stage.busy[kRead] = 50;
     stage.busy[kCompute] = 40;
-    monitor_.Start(plan_, {machine_}, 1000);
+    monitor_.Start(plan_, {machine_}, {500, 500});
     totals_.busy_seconds[kRead] = 7;  // of earlier plans
     totals_.bytes[kRead] = 99e9;
     monitor_.Observe(0, totals_);
@@ -36,16 +36,19 @@ class PlanMonitorTest : public testing::Test {
     totals_.bytes[kRead] += read_seconds * read_rate;
     totals_.busy_seconds[kCompute] += compute_seconds;
     monitor_.Observe(0, totals_);
-    rows_ += rows;
+    rows_.prompt += prompt_share_ * rows;
+    rows_.answer += (1 - prompt_share_) * rows;
     seconds_ += std::max(read_seconds, compute_seconds);
-    monitor_.Progress(rows_, seconds_);
+    monitor_.Progress(rows_, seconds_, in_flight_);
   }
 
   MachineProfile machine_;
   Plan plan_;
   PlanMonitor monitor_;
   ResourceTotals totals_;
-  double rows_ = 0, seconds_ = 0;
+  PhaseRows rows_;
+  double seconds_ = 0;
+  double prompt_share_ = 0.5, in_flight_ = 0;
 };
 
 TEST_F(PlanMonitorTest, APredictionThatHoldsIsLeftAlone) {
@@ -85,19 +88,19 @@ TEST_F(PlanMonitorTest, RanksHaveWiresOfTheirOwn) {
   machine.host_to_device_bytes_per_second = 1e10;
   plan_.stages[0].policy.ranks = 2;
   plan_.stages[0].busy[kWire] = 50;
-  monitor_.Start(plan_, {machine}, 1000);
+  monitor_.Start(plan_, {machine}, {500, 500});
   ResourceTotals totals;
   monitor_.Observe(0, totals);
   totals.busy_seconds[kWire] = 20;
   totals.bytes[kWire] = 20 * 2e10;
   monitor_.Observe(0, totals);
-  monitor_.Progress(400, 20);
+  monitor_.Progress({400.0 / 2, 400.0 / 2}, 20, 0);
   EXPECT_FALSE(monitor_.Refit().has_value());
   // As many bytes as one rank could move are half of what two can.
   totals.busy_seconds[kWire] = 60;
   totals.bytes[kWire] = 60 * 1e10;
   monitor_.Observe(0, totals);
-  monitor_.Progress(800, 60);
+  monitor_.Progress({800.0 / 2, 800.0 / 2}, 60, 0);
   const auto machines = monitor_.Refit();
   ASSERT_TRUE(machines.has_value());
   EXPECT_NEAR((*machines)[0].host_to_device_bytes_per_second, 5e9, 1);
@@ -121,6 +124,26 @@ TEST_F(PlanMonitorTest, CoresAreNotJudgedByTheFirstPrompts) {
   EXPECT_TRUE(monitor_.Refit().has_value());
 }
 
+TEST_F(PlanMonitorTest, CoresAreNotJudgedByOtherRowsThanPlanned) {
+  prompt_share_ = 0.65;
+  Did(400, 20, 2e9, 32);  // 16 predicted
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  prompt_share_ = 0.5;
+  Did(400, 20, 2e9, 32);
+  EXPECT_TRUE(monitor_.Refit().has_value());
+}
+
+TEST_F(PlanMonitorTest, CoresAreNotJudgedByWhatMayBeInFlight) {
+  in_flight_ = 60;
+  Did(400, 20, 2e9, 32);  // 16 predicted
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  in_flight_ = 0;  // what was in flight once is in the time or not
+  Did(79, 4, 2e9, 6.4);
+  EXPECT_FALSE(monitor_.Refit().has_value());
+  Did(1, 0.1, 2e9, 0.1);
+  EXPECT_TRUE(monitor_.Refit().has_value());
+}
+
 TEST_F(PlanMonitorTest, FasterThanThoughtIsNoticedToo) {
   Did(800, 28, 3e9, 32);
   const auto machines = monitor_.Refit();
@@ -140,9 +163,10 @@ TEST_F(PlanMonitorTest, CoresThatWaitAreNotCalledFaster) {
   EXPECT_FALSE(monitor_.Refit().has_value());
   // The same while nothing else takes any longer.
   plan_.stages[0].busy[kRead] = 5;
-  monitor_.Start(plan_, {machine_}, 1000);
+  monitor_.Start(plan_, {machine_}, {500, 500});
   monitor_.Observe(0, totals_);
-  rows_ = seconds_ = 0;
+  rows_ = {};
+  seconds_ = 0;
   Did(800, 4, 2e9, 20);
   EXPECT_TRUE(monitor_.Refit().has_value());
 }
@@ -155,16 +179,17 @@ TEST_F(PlanMonitorTest, TooLittleToTell) {
 TEST_F(PlanMonitorTest, WhatDoesNotMatterIsLeftAlone) {
   // The disk is slow, but takes a tenth of the time.
   plan_.stages[0].busy[kRead] = 2;
-  monitor_.Start(plan_, {machine_}, 1000);
+  monitor_.Start(plan_, {machine_}, {500, 500});
   monitor_.Observe(0, totals_);
-  rows_ = seconds_ = 0;
+  rows_ = {};
+  seconds_ = 0;
   Did(1000, 4, 1e9, 42);
   EXPECT_FALSE(monitor_.Refit().has_value());
 }
 
 TEST_F(PlanMonitorTest, NothingBeforeTheFirstObservation) {
-  monitor_.Start(plan_, {machine_}, 1000);
-  monitor_.Progress(500, 100);
+  monitor_.Start(plan_, {machine_}, {500, 500});
+  monitor_.Progress({500.0 / 2, 500.0 / 2}, 100, 0);
   EXPECT_EQ(monitor_.MeasuredSeconds(0, Resource::kDiskRead), 0);
   EXPECT_FALSE(monitor_.Refit().has_value());
   monitor_.Observe(3, totals_);  // no such stage
