@@ -133,7 +133,8 @@ TEST(MakeLayoutTest, SaysOfRoomOnlyWhatLacksRoom) {
   request.max_latency_seconds = 1e-6;
   const auto result = MakeLayout(request, 2);
   ASSERT_FALSE(result.ok());
-  EXPECT_THAT(std::string(result.status().message()), HasSubstr("within 1e-06 seconds"));
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("within 1e-06 seconds"));
   EXPECT_THAT(std::string(result.status().message()), Not(HasSubstr("room")));
 }
 
