@@ -65,7 +65,7 @@ STAGES = [(16, 96)] * 160
 # Too few to keep four stages busy in turn.
 SLICES = [(4000, 16)] * 2
 # So many that each of several blocks is as large as the block of one worker alone.
-UNLIKE = [(16, 48)] * 288
+UNLIKE = [(16, 32)] * 288
 # name: memory of a worker of each of the two clusters
 SCALING = {"scaling/disk": 1900 * MIB, "scaling/memory": 4600 * MIB}
 
