@@ -43,10 +43,9 @@ class ComputeStopwatch {
 };
 
 // Returns TypicalSeconds of a call of `body`, by a ComputeStopwatch, after a
-// warm-up call: repeated
-// until `seconds` have passed, but at least `min_calls` times, unless one call
-// takes longer than all of `seconds` (and these are not 0). Returns the body's
-// error, or kCancelled.
+// warm-up call: repeated until `seconds` have passed, but at least `min_calls`
+// times, unless one call takes longer than all of `seconds` (and these are not
+// 0). Returns the body's error, or kCancelled.
 absl::StatusOr<double> TimeCalls(double seconds, int min_calls,
                                  const std::atomic<bool>* cancelled,
                                  absl::FunctionRef<absl::Status()> body);
