@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 // A plan replaces a running one only if it is at least this many times as fast,
-// and saves more time than loading takes.
+// and saves more time than loading takes (SavedSeconds).
 constexpr double kMinGain = 1.1;
 
 // Whether some stage has reserved the plan's KV, and does not share its memory
