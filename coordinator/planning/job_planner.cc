@@ -46,12 +46,17 @@ absl::StatusOr<Plan> BestPlan(const PlanRequest& request) {
 // present one has computed some of it already.
 double SavedSeconds(const Workload& workload, const PlanTask& task,
                     double present, double other) {
-  const double rows = workload.prompt_tokens() + workload.output_tokens();
+  const double rows = RowsOf(workload).all();
   const double left = rows > 0 ? std::max(0.0, 1 - task.held_rows / rows) : 1.0;
   return left * present - other;
 }
 
 }  // namespace
+
+PhaseRows RowsOf(const Workload& workload) {
+  return {workload.prompt_tokens(),
+          workload.output_tokens() - static_cast<double>(workload.requests())};
+}
 
 absl::StatusOr<Plan> FindPlan(PlanRequest request, const Workload& workload,
                               const PlanTask& task,
@@ -145,7 +150,7 @@ PlanAnswer AnswerTask(const PlanRequest& base, const PlanTask& task,
   } else {
     const Workload workload =
         ShareOf(lengths->ToWorkload(task.output_share), task.share);
-    answer.rows = {workload.prompt_tokens(), workload.output_tokens()};
+    answer.rows = RowsOf(workload);
     answer.plan = FindPlan(base, workload, task, &answer.present);
   }
   return answer;

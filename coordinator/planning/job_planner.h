@@ -49,6 +49,10 @@ struct PlanAnswer {
   absl::StatusOr<Layout> layout = absl::UnknownError("not asked for");
 };
 
+// Returns the rows that a workload's requests take. The first token of each
+// answer comes of its prompt's last row.
+PhaseRows RowsOf(const Workload& workload);
+
 // Finds the best plan for a workload on these machines: MakePlan. `base` has
 // the values fixed for all plans; the rest of it is filled in. The present
 // plan, whose KV may be reserved for shorter requests, is predicted with that,

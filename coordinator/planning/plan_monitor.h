@@ -56,14 +56,13 @@ class PlanMonitor {
     ResourceTotals last;
   };
 
+  // Whether the time of computing may be judged by the rows so far.
+  bool IsTypical() const;
   // The measured speed relative to the profile; 1 if it is about right or
   // unknown.
   double Speed(const Stage& stage, Resource resource) const;
 
   std::vector<Stage> stages_;
-  // Whether the time of computing may be judged by the rows so far.
-  bool IsTypical() const;
-
   PhaseRows planned_rows_, rows_;
   double most_in_flight_ = 0;
   double seconds_ = 0;

@@ -62,8 +62,7 @@ TEST_F(FindPlanTest, NoneThatSavesLessThanLoadingTakes) {
   EXPECT_TRUE(present.has_value());
   // Half of the requests' rows would have to be computed again.
   task_.load_seconds = 0;
-  task_.held_rows =
-      0.5 * (workload_.prompt_tokens() + workload_.output_tokens());
+  task_.held_rows = 0.5 * RowsOf(workload_).all();
   const bool worth = 0.5 * present->seconds > best->seconds;
   EXPECT_EQ(FindPlan(base_, workload_, task_, &present).ok(), worth);
   task_.load_seconds = 0.5 * present->seconds - 0.99 * best->seconds;
@@ -99,6 +98,11 @@ TEST_F(FindPlanTest, APlanForShorterRequestsGivesWayToLongerOnes) {
   const auto longer = FindPlan(base_, workload_, task_, &present);
   ASSERT_TRUE(longer.ok()) << longer.status();
   EXPECT_GE(SequencePositions(*longer), 2064);
+}
+
+// As the coordinator counts them when steps come back: see BlockDriver.
+TEST(RowsOfTest, AnAnswersFirstTokenTakesNoRow) {
+  EXPECT_EQ(RowsOf({{{100, 1, 4}, {10, 5, 2}}}), (PhaseRows{420, 8}));
 }
 
 TEST_F(FindPlanTest, WorkersHaveTheRanksThatAreBest) {
