@@ -11,11 +11,21 @@ namespace {
 
 constexpr uint64_t kKvGroupBytes = uint64_t{8} << 20;
 
-// A large vocabulary's logits take memory: no more rows of them than there are
-// sequences to be sampled, if those are not few, for which scoring would wait.
+constexpr int64_t kMaxHeadRows = 512;
+constexpr int64_t kMinHeadRows = 32;
+
+// The rows for which the head's weights are read once: those that a block
+// samples in a step, as far as buffers of a micro-batch's rows hold them. A
+// large vocabulary's logits take memory: no more rows of them than that, if
+// those are not few, for which scoring would wait.
 int32_t HeadRows(const StageShape& shape) {
-  return std::min(
-      {128, shape.policy.max_step_tokens, std::max(32, shape.max_sequences)});
+  const int64_t block =
+      int64_t{shape.policy.gbs} * shape.policy.num_microbatches;
+  const int64_t sampled =
+      std::clamp(std::min<int64_t>(block, shape.max_sequences), kMinHeadRows,
+                 kMaxHeadRows);
+  return static_cast<int32_t>(
+      std::min<int64_t>(sampled, shape.policy.max_step_tokens));
 }
 
 // Micro-batches between ProjectQkv and ProjectOut at a time: two, if one is
