@@ -118,10 +118,14 @@ def test_the_plan_says_how_many_ranks():
                     assert f"tensor-parallel={ranks}" in text, text
                     assert f"tensor-parallel={3 - ranks}" not in text, text
             # The command prints the choice, and why.
-            text = harness.sluice("plan", "--model", LLAMA, "--dtype", "float32", "--lengths", "64:16:50",
-                                  "--profile", profile).stdout
+            plan = ("plan", "--model", LLAMA, "--dtype", "float32", "--lengths", "64:16:50", "--profile", profile)
+            text = harness.sluice(*plan).stdout
             assert ("weights stay with their ranks" in text) == (ranks == 2), text
             assert f"tensor-parallel={3 - ranks}" in text.split("other tensor parallel groups")[1], text
+            # The frontier's fastest point is as fast as that.
+            best = json.loads(harness.sluice(*plan, "--json").stdout)["tokens_per_second"]
+            frontier = json.loads(harness.sluice(*plan, "--frontier", "--json").stdout)
+            assert max(point["tokens_per_second"] for point in frontier) > 0.95 * best, (best, frontier)
 
 
 def test_a_policy_names_the_ranks():

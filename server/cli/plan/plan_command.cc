@@ -462,9 +462,24 @@ absl::Status CheckOutputs(const PlanFlags& flags) {
   return CheckDistinct(inputs, {output.get(), svg.get()});
 }
 
+// Whether ranks may compute stages together: those of a worker, or parts of a
+// machine.
+bool HasRanks(const PlanRequest& request) {
+  return HasRankChoice(request.machines) ||
+         std::any_of(
+             request.machines.begin(), request.machines.end(),
+             [](const MachineProfile& m) { return !m.part_of.empty(); });
+}
+
 absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
+  PlanRequest request = c.request;
+  if (HasRanks(request)) {
+    // All points have the ranks of the fastest plan.
+    SLUICE_ASSIGN_OR_RETURN(RankLayout made, MakeRankLayout(request, 1));
+    request.machines = std::move(made.grouping.machines);
+  }
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
-                          Frontier(c.request, kFrontierPoints));
+                          Frontier(request, kFrontierPoints));
   if (flags.json) {
     std::cout << FrontierJson(plans).dump() << std::endl;
   } else {
@@ -504,12 +519,8 @@ absl::StatusOr<Decision> Decide(const PlanFlags& flags, const Case& c) {
   const PlanRequest& request = c.request;
   Decision decision;
   decision.machines = request.machines;
-  const bool has_ranks =
-      HasRankChoice(request.machines) ||
-      std::any_of(request.machines.begin(), request.machines.end(),
-                  [](const MachineProfile& m) { return !m.part_of.empty(); });
   if (!NamesFractions(flags.coordinator.options.policy)) {
-    if (has_ranks) {
+    if (HasRanks(request)) {
       SLUICE_ASSIGN_OR_RETURN(RankLayout made,
                               MakeRankLayout(request, c.replicas));
       decision.machines = std::move(made.grouping.machines);
