@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/float16.h"
+#include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/quant/group_codec.cc"
@@ -233,6 +234,9 @@ void QuantizeGroupsImpl(const float* x, size_t stride, int size, int width,
   const size_t lanes = hn::Lanes(DF());
   const size_t total = static_cast<size_t>(width);
   for (size_t j = 0; j < total; j += lanes) {
+    // The next groups' numbers, or those of the call that follows: no processor
+    // foresees such strides.
+    for (int i = 0; i < size; ++i) hwy::Prefetch(x + i * stride + j + lanes);
     QuantizeVector(x + j, stride, size, std::min(lanes, total - j), bits, unit,
                    codes + j, total, params + j);
   }

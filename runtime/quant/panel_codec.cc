@@ -48,6 +48,33 @@ size_t PanelCodec::block_codes_offset(int32_t block) const {
   return columns * pairs() * (bits_ == 4 ? 1 : 2);
 }
 
+void PanelCodec::StoreCodes(const uint8_t* from, int32_t columns, int32_t width,
+                            int32_t column, int32_t input,
+                            uint8_t* codes) const {
+  const int32_t block = column / order_.block;
+  const size_t stride = block_columns(block);
+  const size_t bytes = bits_ == 4 ? 1 : 2;  // of a pair
+  uint8_t* const first = codes + block_codes_offset(block) +
+                         static_cast<size_t>(column % order_.block) * bytes;
+  for (int32_t j = 0; j < width; j += 2) {
+    const auto pair = static_cast<size_t>((input + j) / 2);
+    uint8_t* const to = first + pair * stride * bytes;
+    const uint8_t* const even = from + j;
+    // A last input without a partner has zeros beside it.
+    const uint8_t* const odd = j + 1 < width ? even + 1 : nullptr;
+    for (int32_t c = 0; c < columns; ++c) {
+      const uint8_t low = even[c * width];
+      const uint8_t high = odd == nullptr ? 0 : odd[c * width];
+      if (bits_ == 4) {
+        to[c] = static_cast<uint8_t>(low | high << 4);
+      } else {
+        to[2 * c] = low;
+        to[2 * c + 1] = high;
+      }
+    }
+  }
+}
+
 absl::Status PanelCodec::Encode(const float* rows, std::byte* out) const {
   SLUICE_ASSIGN_OR_RETURN(const float unit,
                           ChooseQuantUnit(rows, static_cast<size_t>(n_) * k_));
@@ -64,22 +91,11 @@ absl::Status PanelCodec::Encode(const float* rows, std::byte* out) const {
       QuantizeGroups(rows + static_cast<size_t>(first) * k_ + k, k_, size,
                      width, bits_, unit, part,
                      params + static_cast<size_t>(group) * 2 * pairs() + k);
-      for (int32_t i = 0; i < size; ++i) {
-        const int32_t block = (first + i) / order_.block;
-        const size_t stride = block_columns(block);
-        uint8_t* column = codes + block_codes_offset(block) +
-                          ((first + i) % order_.block) * (bits_ == 4 ? 1 : 2);
-        const uint8_t* from = part + i * width;
-        // k is even here.
-        for (int32_t j = 0; j < width; ++j) {
-          const size_t pair = (k + j) / 2;
-          if (bits_ == 8) {
-            column[pair * stride * 2 + j % 2] = from[j];
-          } else {
-            column[pair * stride] |=
-                static_cast<uint8_t>(from[j] << 4 * (j % 2));
-          }
-        }
+      for (int32_t i = 0; i < size;) {
+        const int32_t left = order_.block - (first + i) % order_.block;
+        const int32_t columns = std::min(size - i, left);
+        StoreCodes(part + i * width, columns, width, first + i, k, codes);
+        i += columns;
       }
     }
   }

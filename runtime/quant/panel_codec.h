@@ -83,6 +83,11 @@ class PanelCodec {
   size_t block_codes_offset(int32_t block) const;
 
  private:
+  // Stores codes [columns, width] for columns of one block from `column` on,
+  // and inputs from `input` on, which is even.
+  void StoreCodes(const uint8_t* from, int32_t columns, int32_t width,
+                  int32_t column, int32_t input, uint8_t* codes) const;
+
   int32_t n_ = 0;
   int32_t k_ = 0;
   int bits_ = 0;
