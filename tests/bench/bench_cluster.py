@@ -16,7 +16,8 @@ predicted is beside measured, with the resource that binds and the share of it t
   stages/4       four stages of half a core each: the share of time in which they are busy
   slices/4       two prompts of 4,000 tokens through four stages of half a core each, of a layer of
                  Llama-3-8B's each: with slices as planned, and without
-  unlike/3       three workers of 1 : 2 : 4 speed, balanced, beside what each does alone
+  unlike/3       three workers of 1 : 2 : 4 speed, balanced, beside what each does alone: by itself,
+                 and while the two others work alone, too, as they share this machine's caches and memory
 
 Adds each case to tests/bench/results/cluster.json. Standard library only. Run it on a machine
 that does nothing else.
@@ -26,6 +27,7 @@ import argparse
 import contextlib
 import json
 import math
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -52,8 +54,8 @@ SHAPES = {**SHAPES, "llama-1b": llama(2048, 16, 32, 8, 8192, head_dim=64, tie_wo
 WHOLE = {
     "llama-3-8b/1": ("llama-3-8b", 1, 8 * GIB, "none", [(32, 16)] * 96),
     "llama-3-8b/2": ("llama-3-8b", 2, 6 * GIB, "none", [(8, 32)] * 64),
-    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(8, 24)] * 96),
-    "opt-30b/2": ("opt-30b", 2, 8 * GIB, "int4", [(32, 16)] * 48),
+    "llama-3-8b/3": ("llama-3-8b", 3, 4 * GIB, "none", [(8, 24)] * 144),
+    "opt-30b/2": ("opt-30b", 2, 8 * GIB, "int4", [(8, 24)] * 64),
     "llama-3-70b/1": ("llama-3-70b", 1, 16 * GIB, "int4", [(4, 20)] * 32),
 }
 
@@ -75,6 +77,7 @@ class Bench:
         self.args, self.scratch = args, scratch
         self.info = machine(args.bin, args.disk_dir) if args.result else {}
         self.cores = os.cpu_count()
+        self.first_core = 0  # that is given away when several are as free
 
     def model(self, name):
         path = os.path.join(self.scratch, name)
@@ -89,7 +92,7 @@ class Bench:
         rate = self.args.disk_rate * 1e6 / disk if disk else 0
         cores, free = {}, [1.0] * self.cores
         for i in sorted(range(len(shares)), key=lambda i: -shares[i]):  # so that all find room
-            core = max(range(self.cores), key=lambda c: free[c])
+            core = max(range(self.cores), key=lambda c: (free[c], c == self.first_core))
             free[core] -= shares[i]
             cores[i] = str(core)
         if min(free) < -1e-9:  # not a core for each
@@ -238,17 +241,43 @@ class Bench:
               f"{planned['prefill_seconds']:.1f} s with them: {ratio:.2f}", flush=True)
         self.record(case, {"planned": planned, "without": without, "prefill ratio": ratio})
 
+    def at_once(self, runs):
+        """The figures of runs in processes of their own, each (first core, arguments of run)."""
+        results = multiprocessing.SimpleQueue()
+
+        def one(index, core, run):
+            self.first_core = core
+            results.put((index, self.run(*run)))
+
+        processes = [multiprocessing.Process(target=one, args=(i, core, run))
+                     for i, (core, run) in enumerate(runs)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        if any(process.exitcode != 0 for process in processes):
+            sys.exit("a run beside others failed")
+        return [figures for _, figures in sorted((results.get() for _ in runs), key=lambda r: r[0])]
+
     def unlike(self, case):
-        """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone."""
+        """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone, with the others
+        at work."""
         shares = [0.25, 0.5, 1.0]
-        alone = [self.run(f"{case}, {share} of a core", "llama-1.1b", [share], 4600 * MIB,
-                          UNLIKE[:96])
+        model, memory = "llama-1.1b", 4600 * MIB
+        alone = [self.run(f"{case}, {share} of a core", model, [share], memory, UNLIKE[:96])
                  for share in shares]
-        all_three = self.run(case, "llama-1.1b", shares, 4600 * MIB, UNLIKE, "--replicas", "1")
-        bound = sum(a["tokens_per_second"] for a in alone)
-        share = all_three["tokens_per_second"] / bound
-        print(f"{case:24} {share:.2f} of the sum of each alone", flush=True)
-        self.record(case, {"alone": alone, "balanced": all_three, "share of the sum": share})
+        # As many requests for each as its share of the work, on the cores that it has among three.
+        beside = self.at_once([
+            (0 if share == 1.0 else 1, (f"{case}, {share} beside others", model, [share], memory,
+                                        UNLIKE[:round(len(UNLIKE) * share / sum(shares))]))
+            for share in shares])
+        all_three = self.run(case, model, shares, memory, UNLIKE, "--replicas", "1")
+        figures = {"alone": alone, "alone beside others": beside, "balanced": all_three}
+        for of in ("alone", "alone beside others"):
+            share = all_three["tokens_per_second"] / sum(a["tokens_per_second"] for a in figures[of])
+            figures[f"share of the sum, {of}"] = share
+            print(f"{case:24} {share:.2f} of the sum of each {of}", flush=True)
+        self.record(case, figures)
 
 
 def runs_of(case, entry):
