@@ -40,6 +40,10 @@ constexpr size_t kStarts = 3;
 // The best candidates, of which a short job is simulated.
 constexpr int kRehearsals = 6;
 constexpr double kLeeway = 1.05;
+// If simulating takes longer than the closed form says by more than this
+// factor, so many more are simulated, around the best.
+constexpr double kEmptyFactor = 1.03;
+constexpr int kMoreRehearsals = 24;
 // Plans that differ less are equals: the one with the smaller block is better.
 constexpr double kEqual = 1e-6;
 
@@ -149,6 +153,7 @@ class PlanSearch {
   // Simulates a candidate that is solved, and keeps it if it is the best.
   absl::Status RehearseOne(const Candidate& c, Outcome* outcome);
   absl::Status RehearseBest();
+  absl::Status RefineRehearsed();
   // Tries the best plan's block with prompts cut in other ways.
   absl::Status TrySlicings();
 
@@ -401,6 +406,45 @@ absl::Status PlanSearch::RehearseBest() {
   return absl::OkStatus();
 }
 
+// The closed form is of a pipeline that is full: it leaves out for how long the
+// last stage waits for a job's first rows, and the first one for its last.
+// Where that is much of the job, the best with each number of rows in a
+// micro-batch are simulated, and then steps in the fine grid, as long as they
+// help.
+absl::Status PlanSearch::RefineRehearsed() {
+  if (outcomes_.at(*best_).correction <= kEmptyFactor) return absl::OkStatus();
+  int rehearsed = 0;
+  std::set<int32_t> rows;
+  for (const auto& [score, c] : Solved()) {
+    if (score > kLeeway * best_score_) break;
+    Outcome& outcome = outcomes_.at(c);
+    if (!rows.insert(c.block.max_step_tokens).second) continue;
+    if (outcome.correction > 0) continue;
+    SLUICE_RETURN_IF_ERROR(RehearseOne(c, &outcome));
+    ++rehearsed;
+  }
+  const Grid fine = MakeGrid(request_, GridSize::kFine);
+  while (outcomes_.at(*best_).correction > kEmptyFactor) {
+    const Candidate at = *best_;
+    for (const BlockShape& block : NeighboursOf(request_, fine, at.block)) {
+      if (rehearsed == kMoreRehearsals) return absl::OkStatus();
+      const Candidate c = {block, at.weights, at.kv};
+      Outcome& outcome = outcomes_[c];
+      if (outcome.correction > 0) continue;
+      outcome = Try(c);
+      SLUICE_RETURN_IF_ERROR(status_);
+      if (outcome.kind != Outcome::Kind::kSolved ||
+          Score(c, outcome.seconds) > kLeeway * best_score_) {
+        continue;
+      }
+      SLUICE_RETURN_IF_ERROR(RehearseOne(c, &outcome));
+      ++rehearsed;
+    }
+    if (!(at < *best_) && !(*best_ < at)) break;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanSearch::TrySlicings() {
   if (!best_) return absl::OkStatus();
   const Candidate c = *best_;
@@ -436,6 +480,7 @@ absl::Status PlanSearch::TrySlicings() {
 absl::StatusOr<PlanResult> PlanSearch::Run(Objective objective,
                                            double max_latency) {
   SLUICE_RETURN_IF_ERROR(RunQuick(objective, max_latency).status());
+  SLUICE_RETURN_IF_ERROR(RefineRehearsed());
   SLUICE_RETURN_IF_ERROR(TrySlicings());
   if (!best_) return NothingFits();
   PlanResult result = Result();

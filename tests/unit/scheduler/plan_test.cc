@@ -140,6 +140,31 @@ TEST(MakePlanTest, IsTheBestOfAllChoices) {
   EXPECT_LE(result.best.tokens_per_second, 1.000001 * best);
 }
 
+// With all prompts of a block in one micro-batch, the second stage waits for
+// all of the first one's work on them.
+TEST(MakePlanTest, AShortJobDoesNotWaitLongForItsFirstRows) {
+  PlanRequest request = TestRequest(
+      {TestMachine("a", 6e9, 8e10, 0.2), TestMachine("b", 6e9, 8e10, 0.2)}, 48);
+  request.model.hidden_size = request.model.embed_dim = 7168;
+  request.model.num_heads = request.model.num_kv_heads = 56;
+  request.model.intermediate_size = 19200;
+  request.choices.weight_formats = {WeightFormat::kInt4};
+  request.workload.classes = {{32, 16, 48}};
+  // Rows are as fast in small micro-batches as in large ones.
+  for (MachineProfile& machine : request.machines) {
+    machine.disk.read_bytes_per_second = 4.5e8;
+    for (auto& product : machine.host.products) {
+      product.flops_by_rows = RateCurve({{1, 2e10}, {32, 2e11}, {2048, 2e11}});
+    }
+  }
+  const double found = Made(request).best.tokens_per_second;
+  for (const int32_t tokens : {64, 128, 256, 512}) {
+    PlanRequest one = request;
+    one.choices.max_step_tokens = {tokens};
+    EXPECT_GE(found, 0.96 * Made(one).best.tokens_per_second) << tokens;
+  }
+}
+
 TEST(MakePlanTest, TheSameRequestGivesTheSamePlan) {
   const PlanRequest request = TestRequest(Machines(2, 2e9, 1e12));
   const PlanResult a = Made(request);
