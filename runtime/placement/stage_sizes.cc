@@ -12,20 +12,21 @@ namespace {
 constexpr uint64_t kKvGroupBytes = uint64_t{8} << 20;
 
 constexpr int64_t kMaxHeadRows = 512;
+constexpr int64_t kManyHeadRows = 128;
 constexpr int64_t kMinHeadRows = 32;
 
 // The rows for which the head's weights are read once: those that a block
 // samples in a step, as far as buffers of a micro-batch's rows hold them. A
-// large vocabulary's logits take memory: no more rows of them than that, if
-// those are not few, for which scoring would wait.
+// large vocabulary's logits take memory: no more rows of them than that, or,
+// for scoring, than there are sequences, if those are neither few nor many.
 int32_t HeadRows(const StageShape& shape) {
   const int64_t block =
       int64_t{shape.policy.gbs} * shape.policy.num_microbatches;
-  const int64_t sampled =
-      std::clamp(std::min<int64_t>(block, shape.max_sequences), kMinHeadRows,
-                 kMaxHeadRows);
-  return static_cast<int32_t>(
-      std::min<int64_t>(sampled, shape.policy.max_step_tokens));
+  const int64_t sequences = shape.max_sequences;
+  const int64_t rows =
+      std::min(sequences, std::clamp(block, kManyHeadRows, kMaxHeadRows));
+  return static_cast<int32_t>(std::min<int64_t>(std::max(rows, kMinHeadRows),
+                                                shape.policy.max_step_tokens));
 }
 
 // Micro-batches between ProjectQkv and ProjectOut at a time: two, if one is

@@ -40,8 +40,8 @@ constexpr size_t kStarts = 3;
 // The best candidates, of which a short job is simulated.
 constexpr int kRehearsals = 6;
 constexpr double kLeeway = 1.05;
-// If simulating takes longer than the closed form says by more than this
-// factor, so many more are simulated, around the best.
+// If the best one's simulated job takes longer than the closed form says by
+// more than this factor, up to about so many more are simulated.
 constexpr double kEmptyFactor = 1.03;
 constexpr int kMoreRehearsals = 24;
 // Plans that differ less are equals: the one with the smaller block is better.
@@ -427,7 +427,7 @@ absl::Status PlanSearch::RefineRehearsed() {
   while (outcomes_.at(*best_).correction > kEmptyFactor) {
     const Candidate at = *best_;
     for (const BlockShape& block : NeighboursOf(request_, fine, at.block)) {
-      if (rehearsed == kMoreRehearsals) return absl::OkStatus();
+      if (rehearsed >= kMoreRehearsals) return absl::OkStatus();
       const Candidate c = {block, at.weights, at.kv};
       Outcome& outcome = outcomes_[c];
       if (outcome.correction > 0) continue;

@@ -24,10 +24,10 @@ that does nothing else.
 """
 
 import argparse
+import concurrent.futures
 import contextlib
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -153,6 +153,7 @@ class Bench:
             begin = time.time()
             job = cluster.submit(requests_file(self.scratch, lengths))
             figures = self.follow(cluster, job, begin, lengths)
+            figures["requests"] = f"{len(lengths)} x {lengths[0][0]} + {lengths[0][1]}"
             figures["memory"] = [{"peak": g.peak_memory(), "limit": memory} for g in groups]
         print(f"{name:24} {figures['tokens_per_second']:8.2f} tokens/s, predicted "
               f"{figures['predicted_tokens_per_second']:8.2f}; decode "
@@ -241,23 +242,15 @@ class Bench:
               f"{planned['prefill_seconds']:.1f} s with them: {ratio:.2f}", flush=True)
         self.record(case, {"planned": planned, "without": without, "prefill ratio": ratio})
 
+    def run_from(self, core, *run):
+        self.first_core = core
+        return self.run(*run)
+
     def at_once(self, runs):
-        """The figures of runs in processes of their own, each (first core, arguments of run)."""
-        results = multiprocessing.SimpleQueue()
-
-        def one(index, core, run):
-            self.first_core = core
-            results.put((index, self.run(*run)))
-
-        processes = [multiprocessing.Process(target=one, args=(i, core, run))
-                     for i, (core, run) in enumerate(runs)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        if any(process.exitcode != 0 for process in processes):
-            sys.exit("a run beside others failed")
-        return [figures for _, figures in sorted((results.get() for _ in runs), key=lambda r: r[0])]
+        """The figures of runs in processes of their own: (first core, arguments of run)."""
+        with concurrent.futures.ProcessPoolExecutor(len(runs)) as pool:
+            started = [pool.submit(self.run_from, core, *run) for core, run in runs]
+            return [run.result() for run in started]
 
     def unlike(self, case):
         """Workers of 1 : 2 : 4 speed; the bound is the sum of what each does alone, with the others
@@ -301,8 +294,8 @@ def write_table(path):
              "generated ones, over the whole job but for loading; beside them what the first plan predicted. The binding",
              "resource is the one that the plan names, with the share of the time in which it was busy (of the worker where",
              "that is most). Memory is the most of any worker's control group, page cache included, and its limit.", "",
-             "| run | tokens/s | predicted | off | binding | busy | loaded in | memory, GiB |",
-             "|---|---|---|---|---|---|---|---|"]
+             "| run | requests, tokens | tokens/s | predicted | off | binding | busy | loaded in | memory, GiB |",
+             "|---|---|---|---|---|---|---|---|---|"]
     notes = []
     for case, entry in results.items():
         for name, run in runs_of(case, entry):
@@ -310,7 +303,7 @@ def write_table(path):
             share = run.get("share of the binding resource") or max(run["busy"])  # of computing, in old ones
             most = max(run["memory"], key=lambda m: m["peak"] / m["limit"])
             lines.append(
-                f"| {name} | {measured:.3g} | {predicted:.3g} | {100 * (predicted / measured - 1):+.0f} % | "
+                f"| {name} | {run.get('requests', '')} | {measured:.3g} | {predicted:.3g} | {100 * (predicted / measured - 1):+.0f} % | "
                 f"{run['binding']} | {100 * share:.0f} % | {run['load_seconds']:.0f} s | "
                 f"{most['peak'] / GIB:.2f} of {most['limit'] / GIB:.2f} |")
         notes += [f"- {case}: {key}: {value:.2f}" for key, value in entry.items()

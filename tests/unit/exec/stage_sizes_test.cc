@@ -26,10 +26,12 @@ TEST(StageSizesTest, TheHeadTakesABlocksRowsAtOnce) {
   EXPECT_EQ(rows(16, 12, 64), 64);
   // Not for many more rows than share the cost of a read well.
   EXPECT_EQ(rows(512, 4, 2048), 512);
-  // Prompts that are scored have more rows than there are sequences.
-  EXPECT_EQ(rows(2, 2, 256), 32);
+  // Prompts that are scored have more rows than a small block samples.
+  EXPECT_EQ(rows(2, 2, 256), 128);
   shape.max_sequences = 100;
   EXPECT_EQ(rows(96, 2, 512), 100);
+  shape.max_sequences = 4;
+  EXPECT_EQ(rows(2, 2, 256), 32);
 }
 
 }  // namespace
