@@ -5,16 +5,16 @@
 
 One worker of one stage fetches all of the model (or of a random one of 2.7 GB) from a coordinator
 that knows its hashes and has it in the page cache, into --cache: /dev/shm, or a disk, whose rate of
-writing then binds. Prints for each run the rate, and the processor's seconds for each GB that the
-coordinator and the worker spent; beside them what iperf3 sends over the loopback, if it is there.
-Programs are those of build/release/bin, or of SLUICE_BIN_DIR.
+writing then binds. Prints for each run the rate, what iperf3 sends over the loopback just after it,
+and the processor's seconds for each GB that the coordinator and the worker spent; adds medians with
+spread to tests/bench/results/fetch.json, named after the cache. Needs iperf3. Programs are those of
+build/release/bin, or of SLUICE_BIN_DIR. Run it on a machine that does nothing else.
 """
 
 import argparse
 import json
 import os
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -25,6 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 os.environ.setdefault("SLUICE_BIN_DIR", os.path.join(ROOT, "build", "release", "bin"))
 sys.path.insert(0, os.path.join(ROOT, "tests", "e2e"))
 import harness  # noqa: E402
+from machine import machine, record_case  # noqa: E402
 
 SHAPE = ["--hidden", "2048", "--layers", "18", "--heads", "16", "--mlp", "8192",
          "--positions", "512"]
@@ -68,9 +69,7 @@ def fetch_once(model, cache):
 
 
 def loopback():
-    """What iperf3 sends in bytes per second, or None."""
-    if not shutil.which("iperf3"):
-        return None
+    """What iperf3 sends in bytes per second."""
     port = str(harness.free_port())
     server = subprocess.Popen(["iperf3", "-s", "-1", "-p", port], stdout=subprocess.DEVNULL)
     try:
@@ -84,32 +83,47 @@ def loopback():
         server.wait()
 
 
+def measure(model, cache, runs):
+    """Name of a figure to its value in each run."""
+    figures = {}
+    for run in range(runs + 1):  # the first one warms up
+        with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=cache) as directory:
+            rate, coordinator, worker = fetch_once(model, directory)
+        if run == 0:
+            continue
+        bound = loopback()
+        for name, value in {"GB/s": rate / 1e9, "iperf3 GB/s": bound / 1e9,
+                            "share of iperf3": rate / bound,
+                            "coordinator, CPU seconds for a GB": coordinator,
+                            "worker, CPU seconds for a GB": worker}.items():
+            figures.setdefault(name, []).append(value)
+        print(f"{rate / 1e6:.0f} MB/s, iperf3 {bound / 1e6:.0f}; CPU seconds for a GB: coordinator "
+              f"{coordinator:.2f}, worker {worker:.2f}", flush=True)
+    return figures
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model")
     parser.add_argument("--cache", default="/dev/shm")
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--result", default=os.path.join(HERE, "results", "fetch.json"))
     a = parser.parse_args()
+    info = machine(os.environ["SLUICE_BIN_DIR"], a.cache) if a.result else {}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as directory:
         model = a.model or os.path.join(directory, "model")
         if not a.model:
             subprocess.run([sys.executable, os.path.join(HERE, "make_random_model.py"), model,
                             *SHAPE], check=True)
-        fetch_rates = []
-        for run in range(a.runs + 1):  # the first one warms up
-            with tempfile.TemporaryDirectory(prefix="sluice-bench-", dir=a.cache) as cache:
-                rate, coordinator, worker = fetch_once(model, cache)
-            if run == 0:
-                continue
-            fetch_rates.append(rate)
-            print(f"{rate / 1e6:.0f} MB/s; CPU seconds for a GB: coordinator {coordinator:.2f}, "
-                  f"worker {worker:.2f}", flush=True)
-        bound = loopback()
-        print(f"median {statistics.median(fetch_rates) / 1e6:.0f} MB/s, "
-              f"{min(fetch_rates) / 1e6:.0f} to {max(fetch_rates) / 1e6:.0f}; iperf3 "
-              + (f"{bound / 1e6:.0f} MB/s" if bound else "is not here")
-              + f"; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        figures = measure(model, a.cache, a.runs)
+    summary = {name: {"median": statistics.median(values), "least": min(values),
+                      "most": max(values)} for name, values in figures.items()}
+    for name, value in summary.items():
+        print(f"  {name:36} median {value['median']:8.3f}   {value['least']:8.3f} .. "
+              f"{value['most']:8.3f}")
+    if a.result:
+        record_case(a.result, a.cache, summary, info)
 
 
 if __name__ == "__main__":

@@ -258,6 +258,36 @@ def test_disk_and_device():
               flags=("--gbs", "4", "--max-model-len", "1024"))
 
 
+# ---- stages of several ranks, and several pipelines
+
+def test_ranks():
+    needs_speed()
+    with Model(LLAMA_8B) as model:
+        lines = requests(128256, [1, 2, 3000, 700, 300])
+        base = check(model, lines, ("--tensor-parallel", "4"), flags=("--host-memory", "4GiB"))
+        compare(base, run_on_processes(model, lines, 2, worker_flags=("--tensor-parallel", "2")),
+                "processes of two ranks")
+
+
+def test_ranks_on_devices():
+    with Model({**WIDE_8192, "num_key_value_heads": 4}) as model:
+        lines = requests(512, shorter([1, 4096, 2500, 64]))
+        device = ("--device", "cpu-discrete", "--device-memory", "1GiB")
+        flags = ("--max-step-tokens", "4096")
+        check(model, lines, (*device, "--tensor-parallel", "2"),
+              (*device, "--tensor-parallel", "4", "--workers", "2"), flags=flags)
+
+
+def test_pipelines():
+    needs_speed()
+    with Model(LLAMA_8B) as model:
+        lines = requests(128256, [1, 2, 3000, 700, 300, 41, 1500])
+        base = check(model, lines)
+        for workers, replicas in ((2, 2), (4, 2)):
+            compare(base, run_on_processes(model, lines, workers, "--replicas", str(replicas)),
+                    f"{replicas} pipelines of {workers} workers")
+
+
 # ---- a worker that dies in the middle of a large step
 
 def test_killed_in_the_middle_of_a_large_step():
