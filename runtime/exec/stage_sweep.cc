@@ -125,6 +125,8 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
     }
     // While this micro-batch computes, its share of the layers ahead comes in.
     weights_.ReadAhead(row_by_row_ ? 1 : (k + 1) / batches);
+    // After the rows of its embedding, which are few and wanted at once.
+    attention_.ReadAhead();
     {
       const int model_layer = options_.layers.begin + layer;
       const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
@@ -158,6 +160,7 @@ absl::Status StageSweep::FinishItem(size_t item,
                       "out and mlp", {{{"layer", layer}, {"micro_batch", k}}});
     SLUICE_RETURN_IF_ERROR(
         backend_.ProjectOut(layer, packed, work.view, work.rows));
+    attention_.ReadAhead();  // what attention changed may be away by now
     SLUICE_RETURN_IF_ERROR(backend_.Mlp(layer, packed, work.view, work.rows));
   }
   AddMark(options_.marks);

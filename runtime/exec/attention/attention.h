@@ -26,6 +26,9 @@ class Attention {
   // Begins a step, which must stay as it is, and sets the attention slot of its
   // micro-batches. All items of the one before are finished.
   virtual void BeginStep(StepWork* step) = 0;
+  // Begins to bring the KV that comes next, where there is room by now. Never
+  // waits.
+  virtual void ReadAhead() = 0;
   // Begins what can be begun of an item, whose q, k and v are there. Gives how
   // many of the step's items, from the first on, are to be finished before
   // another begins: all so far, or all but this one, which can wait until the
@@ -62,6 +65,7 @@ class LocalAttention : public Attention {
     return kv_.max_run_pages(tier);
   }
   void BeginStep(StepWork* step) override;
+  void ReadAhead() override { kv_.ReadAhead(); }
   absl::StatusOr<size_t> Begin(size_t item) override;
   absl::Status Finish(size_t item) override;
   bool fixed(size_t k) const override;

@@ -39,6 +39,7 @@ void HostAttention::BeginStep(StepWork* step) {
   }
   here_.BeginStep(step);
   there_.BeginStep(step);
+  there_.ReadAhead();
 }
 
 bool HostAttention::OnHost(size_t item) const {

@@ -40,6 +40,8 @@ class HostAttention : public Attention {
     return there_.max_run_pages(tier);
   }
   void BeginStep(StepWork* step) override;
+  // The host's KV is the thread's, which reads ahead with each step and job.
+  void ReadAhead() override { here_.ReadAhead(); }
   absl::StatusOr<size_t> Begin(size_t item) override;
   absl::Status Finish(size_t item) override;
   bool fixed(size_t k) const override { return here_.fixed(k); }

@@ -48,11 +48,6 @@ uint64_t KvStager::FileOffset(int32_t layer, int32_t page) const {
          page_bytes();
 }
 
-void KvStager::BeginStep(StepWork* step) {
-  KvStaging::BeginStep(step);
-  ReadAhead();
-}
-
 absl::StatusOr<bool> KvStager::Place(Group* placed, size_t bytes, bool) {
   const size_t end = ring_.bytes() - RoundUpToDiskBlock(KvLayout::kSlackBytes);
   std::byte* const ring = ring_.as<std::byte>();

@@ -33,8 +33,6 @@ class KvStager : public KvStaging {
   ~KvStager() override { Reset(); }
 
   int64_t max_run_pages(Tier) const override { return group_pages_; }
-  // Reads the first groups ahead.
-  void BeginStep(StepWork* step) override;
 
  private:
   KvStager(const Options& options, int64_t group_pages);

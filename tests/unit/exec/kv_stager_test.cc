@@ -144,10 +144,27 @@ TEST_F(KvStagerTest, ReadsAsFarAheadAsItsMemoryHolds) {
   Run(0);
   stager_->Reset();  // what is being written has memory
   Begin(kPageTokens, 1);
+  stager_->ReadAhead();
   const uint64_t page = layout_.layer_page_bytes();
   EXPECT_GE(read(), 4 * page);
   EXPECT_LE(read(), 5 * page);
   Run(1);
+}
+
+// Between the attention of two layers, the disk must not idle because what the
+// first one changed was not away yet when it ended.
+TEST_F(KvStagerTest, ReadsOnIntoTheMemoryOfWhatIsAwayByNow) {
+  Create(true);
+  Begin(0, kPageTokens);
+  Run(0);
+  stager_->Reset();
+  Begin(kPageTokens, 1);
+  const SegmentRun& run = step_.batch_of(0).runs[0];
+  ASSERT_TRUE(stager_->Acquire(0, run).ok());
+  ASSERT_TRUE(stager_->Release().ok());
+  const uint64_t before = read();
+  EXPECT_LT(before, kStreamedLayers * kSequences * layout_.layer_page_bytes());
+  while (read() == before) stager_->ReadAhead();
 }
 
 TEST_F(KvStagerTest, WithoutOverlapReadsWhenItIsTaken) {
