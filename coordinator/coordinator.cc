@@ -283,7 +283,8 @@ absl::Status Coordinator::OpenModel() {
     if (content_ != nullptr && !options_.dummy_weights) {
       shelf_ = std::make_unique<ModelShelf>(options_.model_dir, content_.get());
       weights_ = WeightsServer::Create(shelf_.get(),
-                                       WeightBytesServed(options_.metrics, ""));
+                                       WeightBytesServed(options_.metrics, ""),
+                                       options_.guard);
     }
   } else if (!absl::IsNotFound(fingerprint.status())) {
     return fingerprint.status();
@@ -457,12 +458,14 @@ absl::Status Coordinator::StartDispatcher() {
   dispatch.refill = options_.refill;
   dispatch.kv_by_need = options_.kv_by_need;
   SLUICE_ASSIGN_OR_RETURN(dispatcher_, Dispatcher::Create(std::move(dispatch)));
-  workers_ = WorkerAttachService::Create(dispatcher_->sink(), {});
+  workers_ = WorkerAttachService::Create(dispatcher_->sink(),
+                                         {.guard = options_.guard});
   Dispatcher* const dispatcher = dispatcher_.get();
   jobs_->SetListener(
       {.on_work = [dispatcher] { dispatcher->NotifyWork(); },
        .on_cancel = [dispatcher](JobId job) { dispatcher->Cancel(job); },
-       .on_stored = [dispatcher] { dispatcher->Tick(); }});
+       .on_stored = [dispatcher] { dispatcher->Tick(); },
+       .on_order = [dispatcher] { dispatcher->Reorder(); }});
   dispatcher_->NotifyWork();  // unfinished jobs of an earlier process
   return absl::OkStatus();
 }

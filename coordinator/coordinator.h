@@ -24,6 +24,7 @@ class Service;
 
 namespace sluice {
 
+class CallGuard;
 class ChatTemplate;
 class ContentCheck;
 class Dispatcher;
@@ -43,6 +44,9 @@ class Coordinator {
     std::string served_model_name;  // "": the directory's name
     std::filesystem::path state_dir;
     std::filesystem::path input_root;  // "": no server-side paths
+    // Asked about calls of workers; must outlive the coordinator. Null: all may
+    // join and read weights.
+    CallGuard* guard = nullptr;
     DTypeChoice dtype = DTypeChoice::kAuto;
     // Whether all workers compute in float16 too, as GPUs do: kAuto then keeps
     // float16 models in float16.

@@ -33,10 +33,15 @@ class RequestQueue {
   virtual ~RequestQueue() = default;
 
   // Takes up to `max` requests without a result that were not handed out since
-  // the process started: by job priority, then job age, then input order. Empty
-  // when there are none. A request that can't be read any more gets its error
-  // result here and is left out. Waits while the backlog is long.
+  // the process started, or were given back, of jobs that are not paused: by
+  // job priority, then job age, then input order. Empty when there are none. A
+  // request that can't be read any more gets its error result here and is left
+  // out. Waits while the backlog is long.
   virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;
+
+  // Takes back requests that were handed out and not begun, to hand them out
+  // again when it is their turn.
+  virtual void GiveBack(std::vector<Request> requests) = 0;
 
   // Lengths of all requests without a result, handed out or not, for the
   // planner. A part of a very long job stands for all of it.

@@ -7,10 +7,15 @@
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <grpcpp/support/client_interceptor.h>
 
+#include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "common/host/listen_probe.h"
 #include "common/status_macros.h"
@@ -112,7 +117,93 @@ void SetLimits(const EndpointLimits& limits, grpc::ServerBuilder* builder) {
   }
 }
 
+// The seconds between two looks at the files of certificates.
+constexpr unsigned kRefreshSeconds = 1;
+
+namespace tls_api = grpc::experimental;
+
+std::shared_ptr<tls_api::FileWatcherCertificateProvider> Watch(
+    const TlsFiles& files) {
+  return std::make_shared<tls_api::FileWatcherCertificateProvider>(
+      files.key, files.certificate, files.authorities, kRefreshSeconds);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> CredentialsOf(
+    const TlsFiles& files) {
+  if (files.empty()) return grpc::InsecureServerCredentials();
+  SLUICE_RETURN_IF_ERROR(CheckTlsFiles(files));
+  if (files.certificate.empty()) {
+    return InvalidArgument("a server of TLS needs a certificate and its key");
+  }
+  tls_api::TlsServerCredentialsOptions options(Watch(files));
+  options.watch_identity_key_cert_pairs();
+  if (files.authorities.empty()) {
+    options.set_cert_request_type(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+  } else {
+    options.watch_root_certs();
+    options.set_cert_request_type(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return tls_api::TlsServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> CredentialsOf(
+    const ChannelSecurity& security) {
+  if (!security.tls) return grpc::InsecureChannelCredentials();
+  tls_api::TlsChannelCredentialsOptions options;
+  const TlsFiles& files = security.files;
+  // Without files, gRPC takes the system's authorities.
+  if (!files.empty()) options.set_certificate_provider(Watch(files));
+  if (!files.authorities.empty()) options.watch_root_certs();
+  if (!files.certificate.empty()) options.watch_identity_key_cert_pairs();
+  return tls_api::TlsCredentials(options);
+}
+
+// Adds the token to each call. gRPC's own credentials of calls would not go
+// over connections in the clear, which are for loopback.
+class TokenInterceptor : public tls_api::Interceptor {
+ public:
+  explicit TokenInterceptor(const std::string* value) : value_(value) {}
+  void Intercept(tls_api::InterceptorBatchMethods* methods) override {
+    if (methods->QueryInterceptionHookPoint(
+            tls_api::InterceptionHookPoints::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization", *value_);
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::string* const value_;
+};
+
+class TokenInterceptorFactory
+    : public tls_api::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenInterceptorFactory(const std::string& token)
+      : value_("Bearer " + token) {}
+  tls_api::Interceptor* CreateClientInterceptor(
+      tls_api::ClientRpcInfo*) override {
+    return new TokenInterceptor(&value_);
+  }
+
+ private:
+  const std::string value_;
+};
+
 }  // namespace
+
+absl::Status ChannelSecurity::Validate() const {
+  SLUICE_RETURN_IF_ERROR(CheckTlsFiles(files));
+  if (!tls && !files.empty()) {
+    return InvalidArgument("certificates are given, but TLS is off");
+  }
+  for (const char c : token) {
+    if (c <= ' ' || c >= 127) {
+      return InvalidArgument("the token has characters that no token has");
+    }
+  }
+  return absl::OkStatus();
+}
 
 const EndpointLimits& LimitsOf(ServerKind kind) {
   return kind == ServerKind::kCoordinator ? kCoordinatorServer : kWorkerServer;
@@ -124,7 +215,9 @@ const EndpointLimits& LimitsOf(ChannelKind kind) {
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::string& address,
-    const std::vector<grpc::Service*>& services, int* port) {
+    const std::vector<grpc::Service*>& services, int* port,
+    const TlsFiles& tls) {
+  SLUICE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(tls));
   grpc::ServerBuilder builder;
   SetLimits(LimitsOf(kind), &builder);
   int bound = 0;
@@ -133,8 +226,7 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     // gRPC would share a taken port silently with the other process, and each
     // would get some of the other's connections.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-    builder.AddListeningPort(address, grpc::InsecureServerCredentials(),
-                             &bound);
+    builder.AddListeningPort(address, credentials, &bound);
   }
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
@@ -150,12 +242,14 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
 
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::vector<grpc::Service*>& services,
-    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor) {
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor,
+    const TlsFiles& tls) {
+  SLUICE_ASSIGN_OR_RETURN(const auto credentials, CredentialsOf(tls));
   grpc::ServerBuilder builder;
   SetLimits(LimitsOf(kind), &builder);
   *acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      credentials);
   for (grpc::Service* service : services) builder.RegisterService(service);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return Internal("gRPC can't build a server");
@@ -163,9 +257,22 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
 }
 
 std::shared_ptr<grpc::Channel> OpenChannel(ChannelKind kind,
-                                           const std::string& address) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   ArgumentsOf(kind));
+                                           const std::string& address,
+                                           const ChannelSecurity& security) {
+  grpc::ChannelArguments arguments = ArgumentsOf(kind);
+  if (!security.server_name.empty()) {
+    arguments.SetSslTargetNameOverride(security.server_name);
+  }
+  if (security.token.empty()) {
+    return grpc::CreateCustomChannel(address, CredentialsOf(security),
+                                     arguments);
+  }
+  std::vector<std::unique_ptr<tls_api::ClientInterceptorFactoryInterface>>
+      interceptors;
+  interceptors.push_back(
+      std::make_unique<TokenInterceptorFactory>(security.token));
+  return tls_api::CreateCustomChannelWithInterceptors(
+      address, CredentialsOf(security), arguments, std::move(interceptors));
 }
 
 std::shared_ptr<grpc::Channel> LocalChannel(ChannelKind kind,

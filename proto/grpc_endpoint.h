@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/host/tls_files.h"
 #include "proto/wire_limits.h"
 
 namespace grpc {
@@ -56,24 +57,46 @@ struct EndpointLimits {
 const EndpointLimits& LimitsOf(ServerKind kind);
 const EndpointLimits& LimitsOf(ChannelKind kind);
 
+// What a channel shows to its server, and asks of it.
+struct ChannelSecurity {
+  bool tls = false;
+  // Used with `tls`: the server's authorities ("": the system's), and what
+  // this end shows of itself, if anything.
+  TlsFiles files;
+  // The name that the server's certificate must have; "": the host's of the
+  // address.
+  std::string server_name;
+  // Sent with every call, in the metadata "authorization"; "": none.
+  std::string token;
+
+  // kInvalidArgument says what is wrong with the files or the token.
+  absl::Status Validate() const;
+};
+
 // A server of `services`, which must outlive it, with reflection and
-// grpc.health.v1, without TLS. Listens on `address` ("host:port", port 0 for a
-// free one, which `port` tells), or, if that is "", on none: then only
-// LocalChannel reaches it. kUnavailable if the address can't be had.
+// grpc.health.v1. With a certificate in `tls` it speaks TLS only, and with
+// authorities, clients must show a certificate of one of them; the files are
+// read again when they change. Without, it speaks in the clear. Listens on
+// `address` ("host:port", port 0 for a free one, which `port` tells), or, if
+// that is "", on none: then only LocalChannel reaches it. kUnavailable if the
+// address can't be had, kInvalidArgument if the files of `tls` are not right.
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::string& address,
-    const std::vector<grpc::Service*>& services, int* port = nullptr);
+    const std::vector<grpc::Service*>& services, int* port = nullptr,
+    const TlsFiles& tls = {});
 
 // A server that listens on no address, and serves connections that its owner
 // has accepted and hands to `acceptor`, which must be destroyed before.
-// kInternal if it can't be built.
+// kInternal if it can't be built. `tls` as above.
 absl::StatusOr<std::unique_ptr<grpc::Server>> StartServer(
     ServerKind kind, const std::vector<grpc::Service*>& services,
-    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor);
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor>* acceptor,
+    const TlsFiles& tls = {});
 
-// A channel over TCP to "host:port", without TLS. Connects when it is used.
-std::shared_ptr<grpc::Channel> OpenChannel(ChannelKind kind,
-                                           const std::string& address);
+// A channel over TCP to "host:port". Connects when it is used.
+std::shared_ptr<grpc::Channel> OpenChannel(
+    ChannelKind kind, const std::string& address,
+    const ChannelSecurity& security = {});
 
 // A channel to a server of this process.
 std::shared_ptr<grpc::Channel> LocalChannel(ChannelKind kind,

@@ -14,6 +14,7 @@
 #include "common/status_macros.h"
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
+#include "proto/call_guard.h"
 #include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
@@ -177,9 +178,10 @@ using RawReads = v1::WeightsService::WithRawCallbackMethod_ReadPieces<
 
 class WeightsServerImpl : public WeightsServer, private RawReads {
  public:
-  WeightsServerImpl(PieceShelf* shelf, Counter* bytes_served)
+  WeightsServerImpl(PieceShelf* shelf, Counter* bytes_served, CallGuard* guard)
       : shelf_(shelf),
         bytes_served_(bytes_served),
+        guard_(guard),
         executor_("weights", kThreads) {
     HandOff(this);
   }
@@ -193,11 +195,14 @@ class WeightsServerImpl : public WeightsServer, private RawReads {
 
  private:
   grpc::ServerWriteReactor<v1::PieceHashes>* ListPieces(
-      grpc::CallbackServerContext*, const v1::WeightFile* request) override {
+      grpc::CallbackServerContext* context,
+      const v1::WeightFile* request) override {
     TakeOver(this);
     auto* const call = new Call<v1::PieceHashes>(this, &executor_);
-    if (++calls_ > kMaxCalls) {
-      call->End(TooMany());
+    if (const absl::Status status =
+            Enter(*context, "sluice.v1.WeightsService/ListPieces");
+        !status.ok()) {
+      call->End(status);
       return call;
     }
     const absl::StatusOr<PiecedFile> file = FileOf(*request);
@@ -225,11 +230,14 @@ class WeightsServerImpl : public WeightsServer, private RawReads {
   }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* ReadPieces(
-      grpc::CallbackServerContext*, const grpc::ByteBuffer* request) override {
+      grpc::CallbackServerContext* context,
+      const grpc::ByteBuffer* request) override {
     TakeOver(this);
     auto* const call = new Call<grpc::ByteBuffer>(this, &executor_);
-    if (++calls_ > kMaxCalls) {
-      call->End(TooMany());
+    if (const absl::Status status =
+            Enter(*context, "sluice.v1.WeightsService/ReadPieces");
+        !status.ok()) {
+      call->End(status);
       return call;
     }
     v1::PieceRange range;
@@ -269,12 +277,18 @@ class WeightsServerImpl : public WeightsServer, private RawReads {
     return call;
   }
 
-  static absl::Status TooMany() {
+  // Counts the call, until Ended, and says whether it may go on.
+  absl::Status Enter(const grpc::CallbackServerContext& context,
+                     absl::string_view method) {
+    const bool full = ++calls_ > kMaxCalls;
+    SLUICE_RETURN_IF_ERROR(CheckCall(guard_, context, method).status());
+    if (!full) return absl::OkStatus();
     return Unavailable("more than ", kMaxCalls, " calls for weights");
   }
 
   PieceShelf* const shelf_;
   Counter* const bytes_served_;
+  CallGuard* const guard_;
   const std::shared_ptr<PieceBuffers> buffers_ =
       std::make_shared<PieceBuffers>();
   std::atomic<int> calls_{0};
@@ -299,9 +313,10 @@ Counter* WeightBytesServed(MetricsRegistry* registry,
 }
 
 std::unique_ptr<WeightsServer> WeightsServer::Create(PieceShelf* shelf,
-                                                     Counter* bytes_served) {
+                                                     Counter* bytes_served,
+                                                     CallGuard* guard) {
   KeepCallbackQueue();
-  return std::make_unique<WeightsServerImpl>(shelf, bytes_served);
+  return std::make_unique<WeightsServerImpl>(shelf, bytes_served, guard);
 }
 
 }  // namespace sluice

@@ -12,6 +12,8 @@ class Service;
 
 namespace sluice {
 
+class CallGuard;
+
 // The counter of what a WeightsService has sent, of a worker's or the
 // coordinator's ("") registry.
 Counter* WeightBytesServed(MetricsRegistry* registry,
@@ -23,9 +25,11 @@ Counter* WeightBytesServed(MetricsRegistry* registry,
 // disk; gRPC's never do. Calls take turns, a piece each.
 class WeightsServer {
  public:
-  // `shelf` must outlive the server that serves it; `bytes_served` may be null.
+  // `shelf` must outlive the server that serves it; `bytes_served` and `guard`
+  // may be null.
   static std::unique_ptr<WeightsServer> Create(PieceShelf* shelf,
-                                               Counter* bytes_served);
+                                               Counter* bytes_served,
+                                               CallGuard* guard = nullptr);
   virtual ~WeightsServer() = default;
   virtual grpc::Service* service() = 0;
 };

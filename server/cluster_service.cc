@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/status_macros.h"
+#include "proto/call_guard.h"
 #include "server/unary_service.h"
 
 namespace sluice {
@@ -15,13 +17,18 @@ constexpr size_t kMaxBytes = 3 << 20;
 }  // namespace
 
 grpc::ServerUnaryReactor* ClusterServiceImpl::GetClusterState(
-    grpc::CallbackServerContext*, const v1::GetClusterStateRequest* request,
-    v1::ClusterState* response) {
-  return AnswerLater(queries_, [this, request, response] {
-    *response = coordinator_->cluster_state();
-    TakePage(request->after(), kMaxBytes, response);
-    return absl::OkStatus();
-  });
+    grpc::CallbackServerContext* context,
+    const v1::GetClusterStateRequest* request, v1::ClusterState* response) {
+  auto caller =
+      CheckCall(guard_, *context, "sluice.v1.ClusterService/GetClusterState");
+  return AnswerLater(
+      queries_,
+      [this, caller = std::move(caller), request, response]() -> absl::Status {
+        SLUICE_RETURN_IF_ERROR(caller.status());
+        *response = coordinator_->cluster_state();
+        TakePage(request->after(), kMaxBytes, response);
+        return absl::OkStatus();
+      });
 }
 
 void TakePage(int64_t after, size_t max_bytes, v1::ClusterState* state) {

@@ -8,21 +8,27 @@
 
 namespace sluice {
 
+class CallGuard;
+
 // ClusterService over a coordinator, which must outlive it; it must outlive the
 // server. Thread-safe.
 class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
  public:
-  // `queries` runs the calls; it must outlive the service.
-  ClusterServiceImpl(const Coordinator* coordinator, Executor* queries)
-      : coordinator_(coordinator), queries_(queries) {}
+  // `queries` runs the calls; it, and `guard`, which may be null, must outlive
+  // the service.
+  ClusterServiceImpl(const Coordinator* coordinator, Executor* queries,
+                     CallGuard* guard)
+      : coordinator_(coordinator), queries_(queries), guard_(guard) {}
 
   grpc::ServerUnaryReactor* GetClusterState(
-      grpc::CallbackServerContext*, const v1::GetClusterStateRequest* request,
+      grpc::CallbackServerContext* context,
+      const v1::GetClusterStateRequest* request,
       v1::ClusterState* response) override;
 
  private:
   const Coordinator* const coordinator_;
   Executor* const queries_;
+  CallGuard* const guard_;
 };
 
 // Keeps of `state` the workers with ids above `after`, in the order of their

@@ -4,7 +4,9 @@
 #include <csignal>
 #include <ctime>
 #include <iostream>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -12,15 +14,21 @@
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/host/user_cache.h"
+#include "common/http/http_tls.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/planning/policy_choices.h"
+#include "server/access/audit_log.h"
+#include "server/access/http_guard.h"
+#include "server/access/token_guard.h"
+#include "server/console/console.h"
 #include "server/coordinator_server.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/coordinator_flags.h"
 #include "server/flags/daemon.h"
+#include "server/flags/security_flags.h"
 #include "server/flags/shared_flags.h"
 
 namespace sluice {
@@ -35,6 +43,8 @@ constexpr size_t kAddressBytes = size_t{256} << 20;
 struct Flags {
   CoordinatorFlags coordinator;
   std::string host = "127.0.0.1", state_dir, input_root, log_level = "info";
+  std::string tokens, audit_log;
+  SecurityFlags security;
   int port = kCoordinatorPort, metrics_port = kCoordinatorMetricsPort;
   double heartbeat_timeout = 10, stall_timeout = 60, upload_idle_timeout = 60;
 };
@@ -115,6 +125,17 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "and frees its request_id")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  f.security.AddCoordinator(&app);
+  app.add_option(
+         "--tokens", f.tokens,
+         "file of the tokens that users must show, which `sluice token` "
+         "makes; default: everybody may do everything")
+      ->group("Security")
+      ->type_name("FILE");
+  app.add_option("--audit-log", f.audit_log,
+                 "append who did what, and who was refused, to this file")
+      ->group("Security")
+      ->type_name("FILE");
   AddLogLevel(&app, &f.log_level);
   app.footer(
       "Examples:\n"
@@ -137,14 +158,47 @@ absl::Status CheckReplicas(const CoordinatorFlags& flags) {
                          "; leave --replicas out");
 }
 
+// Who may call what.
+struct Access {
+  std::unique_ptr<AuditLog> audit;
+  std::unique_ptr<TokenGuard> guard;
+};
+
+absl::StatusOr<Access> OpenAccess(const Flags& f) {
+  Access access;
+  if (!f.audit_log.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(access.audit, AuditLog::Open(f.audit_log));
+  }
+  TokenGuard::Options options = {.tokens_file = f.tokens,
+                                 .audit = access.audit.get(),
+                                 .clock = Clock::Real()};
+  if (!f.security.cluster_token_file.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(options.cluster_token,
+                            ReadTokenFile(f.security.cluster_token_file));
+  }
+  SLUICE_ASSIGN_OR_RETURN(access.guard, TokenGuard::Create(options));
+  return access;
+}
+
 absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
-  SLUICE_ASSIGN_OR_RETURN(auto metrics,
-                          MetricsServer::Start(f.host, f.metrics_port));
+  SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
+  SLUICE_ASSIGN_OR_RETURN(const Access access, OpenAccess(f));
+  HttpServer::Options http;
+  http.host = f.host;
+  http.port = f.metrics_port;
+  Console console(access.guard.get(), access.guard->has_tokens());
+  http.routes = console.Routes();
+  http.authorize = GuardHttp(access.guard.get());
+  if (!tls.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(http.tls, HttpTls::Create(tls));
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(std::move(http)));
   SetBuildInfo(metrics->registry(), "none");
   SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options, f.coordinator.Read());
   options.state_dir = f.state_dir;
   options.input_root = f.input_root;
+  options.guard = access.guard.get();
   options.timeouts.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
   options.timeouts.stall_timeout = absl::Seconds(f.stall_timeout);
   options.metrics = metrics->registry();
@@ -152,16 +206,22 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.hash_cache =
       absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
   SLUICE_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(options));
+  const OpenConsole open_console(&console, coordinator.get());
   JobServiceImpl::Options jobs;
+  jobs.guard = access.guard.get();
   jobs.uploads.idle_timeout = absl::Seconds(f.upload_idle_timeout);
   SLUICE_ASSIGN_OR_RETURN(
-      auto server, CoordinatorServer::Start(
-                       coordinator.get(), JoinHostPort(f.host, f.port), jobs));
-  WarnIfOpen(f.host, "submit jobs and read results");
+      auto server,
+      CoordinatorServer::Start(coordinator.get(), JoinHostPort(f.host, f.port),
+                               jobs, tls));
+  WarnIfOpen(f.host, "submit jobs and read results", !tls.empty(),
+             access.guard->has_tokens() || !tls.authorities.empty());
   // Scripts that start a coordinator on port 0 read this line.
+  const std::string http_address =
+      absl::StrCat(tls.empty() ? "http" : "https", "://", metrics->address());
   std::cout << "listening on " << JoinHostPort(f.host, server->port())
-            << ", metrics on http://" << metrics->address() << "/metrics"
-            << std::endl;
+            << ", console on " << http_address << "/console/, metrics on "
+            << http_address << "/metrics" << std::endl;
   int signal;
   while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
     metrics->SetReady(

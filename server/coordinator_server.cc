@@ -22,11 +22,11 @@ CoordinatorServer::CoordinatorServer(Coordinator* coordinator,
     : coordinator_(coordinator),
       queries_("queries", kQueryThreads),
       job_service_(&coordinator->jobs(), &queries_, options),
-      cluster_service_(coordinator, &queries_) {}
+      cluster_service_(coordinator, &queries_, options.guard) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     Coordinator* coordinator, const std::string& address,
-    const JobServiceImpl::Options& options) {
+    const JobServiceImpl::Options& options, const TlsFiles& tls) {
   std::unique_ptr<CoordinatorServer> self(
       new CoordinatorServer(coordinator, options));
   std::vector<grpc::Service*> services = {&self->job_service_,
@@ -36,8 +36,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     services.push_back(weights);
   }
   SLUICE_ASSIGN_OR_RETURN(
-      self->server_,
-      StartServer(ServerKind::kCoordinator, address, services, &self->port_));
+      self->server_, StartServer(ServerKind::kCoordinator, address, services,
+                                 &self->port_, tls));
   auto* const health = self->server_->GetHealthCheckService();
   health->SetServingStatus(v1::JobService::service_full_name(), true);
   health->SetServingStatus(v1::ClusterService::service_full_name(), true);

@@ -26,10 +26,10 @@ class CoordinatorServer {
  public:
   // Listens on `address` ("host:port", port 0 for a free one), or on no port at
   // all if it is "": then only Channel reaches it. The coordinator must outlive
-  // the server.
+  // the server. `tls` as for StartServer.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       Coordinator* coordinator, const std::string& address,
-      const JobServiceImpl::Options& options = {});
+      const JobServiceImpl::Options& options = {}, const TlsFiles& tls = {});
   ~CoordinatorServer() { Shutdown(); }
 
   // A channel within this process.

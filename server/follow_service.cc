@@ -141,27 +141,31 @@ class Follower : public FollowService::Stream,
 // Sends the job's state at once, then whenever it has changed, up to its last.
 class Watcher : public Follower<v1::Job> {
  public:
-  Watcher(FollowService* service, const std::string& id)
-      : Follower(service, id, FollowService::kWatch) {}
+  Watcher(FollowService* service, const std::string& id, Caller caller)
+      : Follower(service, id, FollowService::kWatch),
+        caller_(std::move(caller)) {}
 
  private:
   Next Look() override {
     if (last_) return Ended{};
     if (!std::exchange(changed_, false)) return std::monostate();
-    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_);
+    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_, caller_);
     if (!job.ok()) return Ended{job.status()};
     last_ = IsTerminal(job->state());
     return *std::move(job);
   }
 
+  const Caller caller_;
   bool last_ = false;  // the last state was sent
 };
 
 // Sends results in order. A line larger than a chunk is sent alone, in pieces.
 class ResultReader : public Follower<v1::ResultChunk> {
  public:
-  ResultReader(FollowService* service, const v1::StreamResultsRequest& request)
+  ResultReader(FollowService* service, const v1::StreamResultsRequest& request,
+               Caller caller)
       : Follower(service, request.id(), FollowService::kResults),
+        caller_(std::move(caller)),
         follow_(request.follow()),
         offset_(request.offset()) {}
 
@@ -173,7 +177,7 @@ class ResultReader : public Follower<v1::ResultChunk> {
     }
     // The state is read before the results, so that nothing that comes in
     // between is missed.
-    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_);
+    absl::StatusOr<v1::Job> job = service_->jobs()->GetJob(job_, caller_);
     if (!job.ok()) return Ended{job.status()};
     absl::StatusOr<v1::ResultChunk> chunk =
         service_->jobs()->ReadResults(job_, offset_, kChunkBytes);
@@ -210,6 +214,7 @@ class ResultReader : public Follower<v1::ResultChunk> {
     return piece;
   }
 
+  const Caller caller_;
   const bool follow_;
   int64_t offset_;
   v1::Result whole_;  // a line that is sent in pieces
@@ -218,20 +223,29 @@ class ResultReader : public Follower<v1::ResultChunk> {
 
 }  // namespace
 
-FollowService::FollowService(JobManager* jobs, const Options& options)
-    : jobs_(jobs), options_(options), executor_("job-streams", kStreamThreads) {
+FollowService::FollowService(JobManager* jobs, const Options& options,
+                             CallGuard* guard)
+    : jobs_(jobs),
+      options_(options),
+      guard_(guard),
+      executor_("job-streams", kStreamThreads) {
   HandOff(this);
 }
 
 FollowService::~FollowService() { TakeOver(this); }
 
 template <class F>
-F* FollowService::Add(std::shared_ptr<F> follower) {
+F* FollowService::Add(std::shared_ptr<F> follower,
+                      const absl::Status& allowed) {
   TakeOver(this);
   const Kind kind = follower->kind();
   const size_t max_streams =
       kind == kWatch ? options_.max_watches : kMaxResults;
   follower->Keep(follower);
+  if (!allowed.ok()) {
+    follower->Refuse(allowed);
+    return follower.get();
+  }
   bool full = false;
   {
     MutexLock lock(&mu_);
@@ -253,13 +267,21 @@ F* FollowService::Add(std::shared_ptr<F> follower) {
 }
 
 grpc::ServerWriteReactor<v1::Job>* FollowService::Watch(
-    grpc::CallbackServerContext*, const std::string& id) {
-  return Add(std::make_shared<Watcher>(this, id));
+    grpc::CallbackServerContext* context, const std::string& id) {
+  const absl::StatusOr<Caller> caller =
+      CheckCall(guard_, *context, "sluice.v1.JobService/WatchJob", id);
+  return Add(std::make_shared<Watcher>(this, id, caller.value_or(Caller{})),
+             caller.status());
 }
 
 grpc::ServerWriteReactor<v1::ResultChunk>* FollowService::Results(
-    grpc::CallbackServerContext*, const v1::StreamResultsRequest& request) {
-  return Add(std::make_shared<ResultReader>(this, request));
+    grpc::CallbackServerContext* context,
+    const v1::StreamResultsRequest& request) {
+  const absl::StatusOr<Caller> caller = CheckCall(
+      guard_, *context, "sluice.v1.JobService/StreamResults", request.id());
+  return Add(
+      std::make_shared<ResultReader>(this, request, caller.value_or(Caller{})),
+      caller.status());
 }
 
 void FollowService::Remove(const Stream* stream) {

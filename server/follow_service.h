@@ -11,6 +11,7 @@
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
 #include "coordinator/jobs/job_manager.h"
+#include "proto/call_guard.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
@@ -23,8 +24,10 @@ class FollowService {
   struct Options {
     size_t max_watches = 4096;
   };
-  // `jobs` must outlive the service, and the service the server.
-  FollowService(JobManager* jobs, const Options& options);
+  // `jobs` and `guard`, which may be null, must outlive the service, and the
+  // service the server.
+  FollowService(JobManager* jobs, const Options& options,
+                CallGuard* guard = nullptr);
   ~FollowService();
 
   grpc::ServerWriteReactor<v1::Job>* Watch(grpc::CallbackServerContext* context,
@@ -48,10 +51,12 @@ class FollowService {
 
  private:
   template <class Follower>
-  Follower* Add(std::shared_ptr<Follower> follower);
+  Follower* Add(std::shared_ptr<Follower> follower,
+                const absl::Status& allowed);
 
   JobManager* const jobs_;
   const Options options_;
+  CallGuard* const guard_;
   std::atomic<bool> stopping_{false};
   Mutex mu_;
   std::multimap<std::string, std::shared_ptr<Stream>> streams_

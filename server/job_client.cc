@@ -128,6 +128,26 @@ class GrpcJobClient : public JobClient {
     return Ask(*jobs_, &v1::JobService::Stub::CancelJob, request);
   }
 
+  absl::StatusOr<v1::Job> PauseJob(const std::string& id) override {
+    v1::PauseJobRequest request;
+    request.set_id(id);
+    return Ask(*jobs_, &v1::JobService::Stub::PauseJob, request);
+  }
+
+  absl::StatusOr<v1::Job> ResumeJob(const std::string& id) override {
+    v1::ResumeJobRequest request;
+    request.set_id(id);
+    return Ask(*jobs_, &v1::JobService::Stub::ResumeJob, request);
+  }
+
+  absl::StatusOr<v1::Job> SetJobPriority(const std::string& id,
+                                         int32_t priority) override {
+    v1::SetJobPriorityRequest request;
+    request.set_id(id);
+    request.set_priority(priority);
+    return Ask(*jobs_, &v1::JobService::Stub::SetJobPriority, request);
+  }
+
   absl::Status DeleteJob(const std::string& id) override {
     grpc::ClientContext context;
     v1::DeleteJobRequest request;
@@ -241,8 +261,9 @@ class GrpcJobClient : public JobClient {
 
 }  // namespace
 
-std::unique_ptr<JobClient> JobClient::Connect(const std::string& address) {
-  auto channel = OpenChannel(ChannelKind::kClient, address);
+std::unique_ptr<JobClient> JobClient::Connect(const std::string& address,
+                                              const ChannelSecurity& security) {
+  auto channel = OpenChannel(ChannelKind::kClient, address, security);
   // A first connection may fail on a busy machine: calls made too soon would
   // fail with it.
   channel->WaitForConnected(std::chrono::system_clock::now() +

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "proto/grpc_endpoint.h"
 #include "sluice/v1/cluster.pb.h"
 #include "sluice/v1/jobs.pb.h"
 
@@ -24,7 +25,8 @@ class JobClient {
   virtual ~JobClient() = default;
 
   // Calls give kUnavailable, naming the address, if nothing answers there.
-  static std::unique_ptr<JobClient> Connect(const std::string& address);
+  static std::unique_ptr<JobClient> Connect(
+      const std::string& address, const ChannelSecurity& security = {});
   static std::unique_ptr<JobClient> FromChannel(
       std::shared_ptr<grpc::Channel> channel, const std::string& name);
 
@@ -38,6 +40,10 @@ class JobClient {
   virtual absl::StatusOr<v1::ListJobsResponse> ListJobs(
       const v1::ListJobsRequest& request) = 0;
   virtual absl::StatusOr<v1::Job> CancelJob(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::Job> PauseJob(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::Job> ResumeJob(const std::string& id) = 0;
+  virtual absl::StatusOr<v1::Job> SetJobPriority(const std::string& id,
+                                                 int32_t priority) = 0;
   virtual absl::Status DeleteJob(const std::string& id) = 0;
   // Calls `on_job` for each state until the job has ended or `on_job` returns
   // false. Returns the last state.

@@ -8,6 +8,7 @@
 #include "common/threads/thread.h"
 #include "coordinator/jobs/job_manager.h"
 #include "server/follow_service.h"
+#include "server/job_operations.h"
 #include "server/upload_service.h"
 #include "sluice/v1/jobs.grpc.pb.h"
 
@@ -21,6 +22,7 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   struct Options {
     FollowService::Options follow;
     UploadService::Options uploads;
+    CallGuard* guard = nullptr;  // must outlive the service
   };
   // `queries` runs calls that only read; it must outlive the service.
   JobServiceImpl(JobManager* jobs, Executor* queries, const Options& options);
@@ -49,9 +51,25 @@ class JobServiceImpl final : public v1::JobService::CallbackService {
   grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context,
                                       const v1::DeleteJobRequest* request,
                                       v1::DeleteJobResponse* response) override;
+  grpc::ServerUnaryReactor* PauseJob(grpc::CallbackServerContext* context,
+                                     const v1::PauseJobRequest* request,
+                                     v1::Job* response) override;
+  grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context,
+                                      const v1::ResumeJobRequest* request,
+                                      v1::Job* response) override;
+  grpc::ServerUnaryReactor* SetJobPriority(
+      grpc::CallbackServerContext* context,
+      const v1::SetJobPriorityRequest* request, v1::Job* response) override;
 
  private:
+  // Changes a job, on the threads for changes.
+  grpc::ServerUnaryReactor* Change(
+      grpc::CallbackServerContext* context, absl::string_view method,
+      const std::string& id, std::function<absl::Status(const Caller&)> change);
+
   JobManager* const jobs_;
+  JobOperations operations_;
+  CallGuard* const guard_;
   Executor* const queries_;
   UploadService uploads_;
   FollowService follow_;

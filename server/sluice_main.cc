@@ -43,9 +43,10 @@ int main(int argc, char** argv) {
   CLI::App app{"Sluice: offline inference in bulk", "sluice"};
   app.require_subcommand(1);
   app.set_version_flag("-V,--version", sluice::BuildVersion());
-  std::string coordinator = "127.0.0.1:7070";
+  sluice::CoordinatorPlace coordinator;
   std::string log_level = "warning";
-  sluice::AddCoordinatorAddress(&app, &coordinator);
+  sluice::AddCoordinatorAddress(&app, &coordinator.address);
+  coordinator.security.AddClient(&app);
   sluice::AddLogLevel(&app, &log_level);
   app.fallthrough();
   app.footer(
@@ -63,6 +64,7 @@ int main(int argc, char** argv) {
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &chosen);
+  sluice::AddTokenCommand(&app, &chosen);
   sluice::AddEnvironmentTwins(&app, "SLUICE_");
   if (const auto code =
           sluice::ParseCommandLine(&app, argc, argv, &log_level)) {

@@ -35,8 +35,11 @@ size_t LongestPart(absl::string_view data, size_t begun) {
 class UploadService::Stream
     : public grpc::ServerReadReactor<v1::CreateJobRequest> {
  public:
-  Stream(UploadService* service, v1::Job* response)
-      : service_(service), response_(response), strand_(&service->executor_) {
+  Stream(UploadService* service, std::string tenant, v1::Job* response)
+      : service_(service),
+        tenant_(std::move(tenant)),
+        response_(response),
+        strand_(&service->executor_) {
     HandOff(this);
   }
 
@@ -174,8 +177,8 @@ class UploadService::Stream
   Next BeginUpload() {
     if (!spec_.input_path().empty()) return ReadOn();
     // The stream outlives its upload.
-    auto upload =
-        service_->jobs_->BeginUpload(spec_, [this] { return stopped_.load(); });
+    auto upload = service_->jobs_->BeginUpload(
+        spec_, [this] { return stopped_.load(); }, tenant_);
     if (!upload.ok()) return upload.status();
     upload_ = *std::move(upload);
     return ReadOn();
@@ -217,7 +220,8 @@ class UploadService::Stream
     service_->files_.Run([self = self_] {
       const auto stopped = [&self] { return self->stopped_.load(); };
       if (stopped()) return;
-      auto job = self->service_->jobs_->CreateFromPath(self->spec_, stopped);
+      auto job = self->service_->jobs_->CreateFromPath(self->spec_, stopped,
+                                                       self->tenant_);
       self->strand_.Run([self, job = std::move(job)] {
         if (!self->ended()) self->Go(self->Answer(job));
       });
@@ -262,6 +266,7 @@ class UploadService::Stream
   }
 
   UploadService* const service_;
+  const std::string tenant_;
   v1::Job* const response_;
   std::shared_ptr<Stream> self_;  // from the start to OnDone
   Strand strand_;
@@ -282,8 +287,10 @@ class UploadService::Stream
   bool ended_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-UploadService::UploadService(JobManager* jobs, const Options& options)
+UploadService::UploadService(JobManager* jobs, const Options& options,
+                             CallGuard* guard)
     : jobs_(jobs),
+      guard_(guard),
       options_(options),
       executor_("uploads", kUploadThreads),
       files_("input-files", kFileThreads) {
@@ -293,11 +300,18 @@ UploadService::UploadService(JobManager* jobs, const Options& options)
 UploadService::~UploadService() { TakeOver(this); }
 
 grpc::ServerReadReactor<v1::CreateJobRequest>* UploadService::Create(
-    grpc::CallbackServerContext*, v1::Job* response) {
+    grpc::CallbackServerContext* context, v1::Job* response) {
   TakeOver(this);
-  auto stream = std::make_shared<Stream>(this, response);
+  const absl::StatusOr<Caller> caller =
+      CheckCall(guard_, *context, "sluice.v1.JobService/CreateJob");
+  auto stream = std::make_shared<Stream>(this, caller.value_or(Caller{}).tenant,
+                                         response);
   Stream* const reactor = stream.get();
   stream->Keep(stream);
+  if (!caller.ok()) {
+    stream->Refuse(caller.status());
+    return reactor;
+  }
   bool full = false;
   {
     MutexLock lock(&mu_);

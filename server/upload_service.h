@@ -11,6 +11,7 @@
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
 #include "coordinator/jobs/job_manager.h"
+#include "proto/call_guard.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
@@ -31,8 +32,10 @@ class UploadService {
     size_t max_long_lines = 4;
     absl::Duration long_line_timeout = absl::Minutes(10);
   };
-  // `jobs` must outlive the service, and the service the server.
-  UploadService(JobManager* jobs, const Options& options);
+  // `jobs` and `guard`, which may be null, must outlive the service, and the
+  // service the server.
+  UploadService(JobManager* jobs, const Options& options,
+                CallGuard* guard = nullptr);
   ~UploadService();
 
   // `response` lives as long as the call.
@@ -54,6 +57,7 @@ class UploadService {
   void Remove(const std::shared_ptr<Stream>& stream);
 
   JobManager* const jobs_;
+  CallGuard* const guard_;
   const Options options_;
   std::atomic<bool> stopping_{false};
   Mutex mu_;

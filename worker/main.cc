@@ -17,17 +17,20 @@
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
 #include "common/host/user_cache.h"
+#include "common/http/http_tls.h"
 #include "common/machine_flags.h"
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
+#include "proto/call_guard.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/machine_facts.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/daemon.h"
+#include "server/flags/security_flags.h"
 #include "server/flags/shared_flags.h"
 #include "worker/all/command_line.h"
 #include "worker/all/machine_parts.h"
@@ -57,6 +60,8 @@ struct Flags {
   // Of --all; and how its processes are told what part they are: "numa0/2".
   bool all = false, dry_run = false;
   std::string per = "auto", machine_part;
+  SecurityFlags security;
+  bool allow_clear_nccl = false;
   const CLI::Option* device_option = nullptr;
   const CLI::Option* model_option = nullptr;
   const CLI::Option* metrics_port_option = nullptr;
@@ -121,6 +126,10 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "workers that compute on GPUs and have libnccl, else tcp")
       ->check(CLI::IsMember({"auto", "grpc", "nccl", "tcp"}))
       ->capture_default_str();
+  app.add_flag("--allow-clear-nccl", f.allow_clear_nccl,
+               "with TLS: let NCCL carry activations all the same, which its "
+               "own sockets send in the clear");
+  f.security.AddWorker(&app);
   app.add_option("--nccl-library", f.links.nccl_library,
                  "where NCCL is, if not where the system looks")
       ->capture_default_str();
@@ -275,6 +284,27 @@ absl::Status ReadModel(const Flags& f, Worker::Options* options) {
   return absl::OkStatus();
 }
 
+// With TLS, there are only links that are encrypted, but for NCCL's if they are
+// allowed.
+absl::Status KeepPrivate(const Flags& f, LinkSetup* links) {
+  links->has_port = false;
+  if (links->choice == LinkChoice::kTcp) {
+    return InvalidArgument(
+        "--link tcp is in the clear; with TLS, use --link grpc");
+  }
+  if (f.allow_clear_nccl) {
+    LogWarning("links by NCCL are in the clear, as --allow-clear-nccl says");
+    return absl::OkStatus();
+  }
+  if (links->choice == LinkChoice::kNccl) {
+    return InvalidArgument(
+        "--link nccl: NCCL's sockets are in the clear; with TLS, use --link "
+        "grpc, or --allow-clear-nccl on a network of their own");
+  }
+  links->choice = LinkChoice::kGrpc;
+  return absl::OkStatus();
+}
+
 // Reads all flags but the metrics' and the trace's. Makes the disk directory.
 absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
   Worker::Options options;
@@ -282,12 +312,17 @@ absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
       f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
   options.coordinator_address =
       WithDefaultPort(f.coordinator, kCoordinatorPort);
-  options.channels = TcpChannels();
+  SLUICE_ASSIGN_OR_RETURN(const ChannelSecurity security, f.security.Channel());
+  options.channels = TcpChannels(security);
+  if (!security.token.empty()) {
+    options.guard = MakeClusterGuard(security.token);
+  }
   // Errors of these flags show before the time that measuring takes.
   SLUICE_ASSIGN_OR_RETURN(options.machine, ParseMachine(f.machine));
   options.links = f.links;
   SLUICE_ASSIGN_OR_RETURN(options.links.choice, ParseLinkChoice(f.link));
   options.links.has_port = true;
+  if (security.tls) SLUICE_RETURN_IF_ERROR(KeepPrivate(f, &options.links));
   options.dummy_weights = f.load_format == "dummy";
   if (const std::string cache = ProfileCacheDir(f.machine.disk_dir);
       !cache.empty()) {
@@ -316,10 +351,23 @@ absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
   return tracer;
 }
 
+absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& f) {
+  HttpServer::Options http;
+  http.host = f.host;
+  http.port = f.metrics_port;
+  SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
+  if (!tls.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(http.tls, HttpTls::Create(tls));
+  }
+  return MetricsServer::Start(std::move(http));
+}
+
 absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
                                                        Worker& worker) {
-  auto server = LinkServer::Start(f.host, f.port, worker.link_service(),
-                                  worker.weights_service(), worker.tcp_links());
+  SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
+  auto server =
+      LinkServer::Start(f.host, f.port, worker.link_service(),
+                        worker.weights_service(), worker.tcp_links(), tls);
   if (!server.ok()) {
     return absl::Status(
         server.status().code(),
@@ -327,7 +375,9 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
                      "; several workers on a machine need ports of their own: "
                      "--port 0 and --metrics-port 0 take any free ones"));
   }
-  WarnIfOpen(f.host, "feed this worker activations and read weights");
+  WarnIfOpen(
+      f.host, "feed this worker activations and read weights", !tls.empty(),
+      !f.security.cluster_token_file.empty() || !tls.authorities.empty());
   return server;
 }
 
@@ -364,8 +414,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
                           MakeTracer(f.trace, name));
   options.tracer = tracer.get();
-  SLUICE_ASSIGN_OR_RETURN(auto metrics,
-                          MetricsServer::Start(f.host, f.metrics_port));
+  SLUICE_ASSIGN_OR_RETURN(auto metrics, StartMetrics(f));
   SetBuildInfo(metrics->registry(), DeviceName(machine.device));
   options.metrics = metrics->registry();
   options.metrics_address = metrics->address();
@@ -387,8 +436,9 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   metrics->SetReady(absl::UnavailableError("no stage is loaded"));
   // Scripts that start a worker on port 0 read this line.
   std::cout << "listening on " << JoinHostPort(f.host, server->port())
-            << ", metrics on http://" << metrics->address() << "/metrics"
-            << std::endl;
+            << ", metrics on "
+            << (f.security.tls.certificate.empty() ? "http" : "https") << "://"
+            << metrics->address() << "/metrics" << std::endl;
   // Ports, health and metrics are served while the worker measures.
   if (measure) {
     auto profile = MeasuredProfile(machine, signals);

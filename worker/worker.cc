@@ -153,6 +153,7 @@ StageRunner::Options Worker::RunnerOptions(Model model,
   runner.other_device_budgets = ranks_.other_budgets();
   runner.with_ranks = [this](int32_t ranks) { return ResourcesOf(ranks); };
   runner.links = &links_;
+  runner.guard = options_.guard.get();
   runner.transports = {.nccl = nccl, .tcp = tcp_.get()};
   runner.metrics = &metrics_;
   runner.clock = Clock::Real();
@@ -190,10 +191,11 @@ Worker::Worker(Options options, Model model,
                  ? nullptr
                  : std::make_unique<ModelShelf>(options_.model_dir,
                                                 content_.get())),
-      weights_(
-          ServedFiles() == nullptr
-              ? nullptr
-              : WeightsServer::Create(ServedFiles(), metrics_.weights_served)),
+      weights_(ServedFiles() == nullptr
+                   ? nullptr
+                   : WeightsServer::Create(ServedFiles(),
+                                           metrics_.weights_served,
+                                           options_.guard.get())),
       device_budget_(Tier::kDevice, options_.machine.device_memory_bytes),
       host_budget_(Tier::kHost, options_.machine.host_memory_bytes),
       disk_budget_(Tier::kDisk, options_.machine.disk_bytes),

@@ -53,6 +53,9 @@ class Worker {
     // The address of link_service(). If "", as when the server's port is not
     // known yet, the worker attaches only after Announce().
     std::string link_address;
+    // Asked about calls of link_service() and weights_service(); null: all may
+    // call.
+    std::shared_ptr<CallGuard> guard;
     std::string metrics_address;  // for display; "" if none
     // The resources that the worker may use. disk_dir, for packed weights and
     // KV cache, is made if it does not exist; workers may share it. disk_bytes:

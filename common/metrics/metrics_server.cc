@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -14,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
-#include "common/metrics/http_server.h"
 #include "common/metrics/process_metrics.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
@@ -136,7 +136,8 @@ class PrometheusRegistry : public MetricsRegistry {
 }  // namespace
 
 struct MetricsServer::Impl {
-  HttpServer::Answer Get(absl::string_view path);
+  HttpAnswer Metrics();
+  HttpAnswer Ready();
 
   PrometheusRegistry registry;
   const ProcessMetrics process{};
@@ -145,31 +146,22 @@ struct MetricsServer::Impl {
   std::unique_ptr<HttpServer> http;  // destroyed first
 };
 
-HttpServer::Answer MetricsServer::Impl::Get(absl::string_view path) {
-  if (path == "/metrics") {
-    // prometheus::Exposer is not used, as it adds figures of its own.
-    std::vector<prometheus::MetricFamily> families =
-        registry.registry()->Collect();
-    for (prometheus::MetricFamily& family : process.Collect()) {
-      families.push_back(std::move(family));
-    }
-    return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-            .body = prometheus::TextSerializer().Serialize(families)};
+HttpAnswer MetricsServer::Impl::Metrics() {
+  // prometheus::Exposer is not used, as it adds figures of its own.
+  std::vector<prometheus::MetricFamily> families =
+      registry.registry()->Collect();
+  for (prometheus::MetricFamily& family : process.Collect()) {
+    families.push_back(std::move(family));
   }
-  if (path == "/healthz") return {.body = "ok\n"};
-  if (path == "/readyz") {
-    MutexLock lock(&mu);
-    if (ready.ok()) return {.body = "ready\n"};
-    return {.code = 503,
-            .body = absl::StrCat("not ready: ", ready.message(), "\n")};
-  }
-  if (path == "/") {
-    return {.body =
-                "/metrics  for Prometheus\n"
-                "/healthz  whether this process lives\n"
-                "/readyz   whether it can do its work\n"};
-  }
-  return {.code = 404, .body = "there are /metrics, /healthz and /readyz\n"};
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = prometheus::TextSerializer().Serialize(families)};
+}
+
+HttpAnswer MetricsServer::Impl::Ready() {
+  MutexLock lock(&mu);
+  if (ready.ok()) return {.body = "ready\n"};
+  return {.code = 503,
+          .body = absl::StrCat("not ready: ", ready.message(), "\n")};
 }
 
 MetricsServer::MetricsServer() : impl_(std::make_unique<Impl>()) {}
@@ -193,13 +185,39 @@ void MetricsServer::SetReady(const absl::Status& ready) {
 }
 
 absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& host, int port) {
+    HttpServer::Options options) {
   std::unique_ptr<MetricsServer> server(new MetricsServer);
   Impl* const impl = server->impl_.get();
-  HttpServer::Options options;
-  options.host = host;
-  options.port = port;
-  options.answer = [impl](absl::string_view path) { return impl->Get(path); };
+  const auto add = [&](const char* path, auto handler, bool quick) {
+    options.routes.push_back({.method = "GET",
+                              .pattern = path,
+                              .scope = Scope::kOpen,
+                              .handler = handler,
+                              .quick = quick});
+  };
+  const bool has_page =
+      std::any_of(options.routes.begin(), options.routes.end(),
+                  [](const HttpRoute& route) { return route.pattern == "/"; });
+  add(
+      "/metrics", [impl](const HttpRequest&) { return impl->Metrics(); },
+      false);
+  add(
+      "/healthz", [](const HttpRequest&) { return HttpAnswer{.body = "ok\n"}; },
+      true);
+  add(
+      "/readyz", [impl](const HttpRequest&) { return impl->Ready(); }, true);
+  if (!has_page) {
+    add(
+        "/",
+        [](const HttpRequest&) {
+          return HttpAnswer{.body =
+                                "/metrics  for Prometheus\n"
+                                "/healthz  whether this process lives\n"
+                                "/readyz   whether it can do its work\n"};
+        },
+        true);
+  }
+  const std::string host = options.host;
   auto http = HttpServer::Start(std::move(options));
   if (!http.ok()) {
     return Unavailable("metrics: ", http.status().message(),

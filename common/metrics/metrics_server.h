@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http/http_server.h"
 #include "common/metrics/metrics.h"
 
 namespace sluice {
@@ -13,10 +14,11 @@ namespace sluice {
 // answers 200, /readyz 200 or 503 with the reason. Thread-safe.
 class MetricsServer {
  public:
-  // Listens on host:port; port 0 takes a free one. Starts as not ready.
-  // kUnavailable if the address can't be bound.
+  // Starts an HTTP server of its own routes, which are open to all, and those
+  // of `options`. Starts as not ready. kUnavailable if the address can't be
+  // bound.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
-      const std::string& host, int port);
+      HttpServer::Options options);
   ~MetricsServer();
 
   MetricsRegistry* registry();

@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "common/threads/executor.h"
 #include "common/threads/mutex.h"
+#include "proto/call_guard.h"
 #include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
@@ -246,7 +247,11 @@ class WorkerAttachServiceImpl : public WorkerAttachService,
         this, &executor_, sink_, WorkerId(next_id_.fetch_add(1)), context,
         options_.outgoing_messages);
     Session* const reactor = session.get();
-    if (absl::Status status = Add(session); !status.ok()) {
+    absl::Status status =
+        CheckCall(options_.guard, *context, "sluice.v1.WorkerService/Attach")
+            .status();
+    if (status.ok()) status = Add(session);
+    if (!status.ok()) {
       session->Refuse(session, status);
     } else {
       session->Begin(session);

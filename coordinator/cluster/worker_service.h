@@ -12,6 +12,8 @@ class Service;
 
 namespace sluice {
 
+class CallGuard;
+
 // The server side of WorkerService: turns each Attach stream into events for
 // `sink`. Thread-safe.
 //
@@ -24,6 +26,7 @@ class WorkerAttachService {
   struct Options {
     size_t max_workers = kMaxWorkers;
     size_t outgoing_messages = 1024;  // queued per worker
+    CallGuard* guard = nullptr;       // must outlive the service
   };
 
   // `sink` must outlive the service.

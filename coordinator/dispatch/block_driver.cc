@@ -185,6 +185,21 @@ std::vector<SequenceState> BlockDriver::ReleaseWaiting(int64_t max) {
   return released;
 }
 
+std::vector<Request> BlockDriver::ReleaseNotBegun() {
+  std::vector<SequenceState> waiting =
+      scheduler_ ? ReleaseWaiting(this->waiting())
+                 : Release(live(), [](const SequenceState&) { return true; });
+  std::vector<Request> released;
+  for (SequenceState& sequence : waiting) {
+    if (sequence.was_admitted) {
+      Adopt(std::move(sequence));
+    } else {
+      released.push_back(sequence.TakeRequest());
+    }
+  }
+  return released;
+}
+
 std::vector<SequenceState> BlockDriver::TakeUnfit() {
   std::vector<SequenceState> taken;
   for (const SequenceId id : std::exchange(unfit_, {})) {

@@ -77,6 +77,8 @@ class BlockDriver {
   // Gives up at most `max` requests that are not admitted to a block, those
   // that would be last.
   std::vector<SequenceState> ReleaseWaiting(int64_t max);
+  // Gives up the requests that were never admitted to a block.
+  std::vector<Request> ReleaseNotBegun();
   // Gives up requests that this epoch's KV cache could never hold. Without
   // SetKeepsUnfit(true), they end with an error instead.
   std::vector<SequenceState> TakeUnfit();

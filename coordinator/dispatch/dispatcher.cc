@@ -81,6 +81,10 @@ void Dispatcher::Run() {
     for (WorkerEvent& event : events->workers) OnWorker(std::move(event));
     if (events->fetched) OnFetched(*std::move(events->fetched));
     for (JobId job : events->cancelled) OnCancel(job);
+    if (events->reordered) {
+      GiveBackWaiting();
+      reordered_meanwhile_ = fetching_;
+    }
     for (const auto& answer : events->planned) {
       membership_.OnPlanned(std::move(*answer));
     }
@@ -147,6 +151,16 @@ void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
   // Some requests may have been read just before their job was cancelled.
   for (JobId job : cancelled_meanwhile_) driver.Cancel(job);
   cancelled_meanwhile_.clear();
+  // They may have been read in the order from before.
+  if (std::exchange(reordered_meanwhile_, false)) GiveBackWaiting();
+}
+
+void Dispatcher::GiveBackWaiting() {
+  for (const auto& lane : lanes_) {
+    std::vector<Request> requests = lane->driver.ReleaseNotBegun();
+    if (!requests.empty()) options_.queue->GiveBack(std::move(requests));
+  }
+  maybe_work_ = work_meanwhile_ = true;
 }
 
 void Dispatcher::OnCancel(JobId job) {

@@ -69,6 +69,9 @@ class Dispatcher {
   void NotifyWork() { inbox_.NotifyWork(); }
   // Ends the job's requests with kCancelled. Never waits.
   void Cancel(JobId job) { inbox_.Cancel(job); }
+  // Gives requests that are not begun back to the queue, and takes those that
+  // are to go first now. Never waits.
+  void Reorder() { inbox_.Reorder(); }
   // Looks at the clock and at the queue's backlog now. Never waits.
   void Tick() { inbox_.Wake(); }
 
@@ -103,6 +106,7 @@ class Dispatcher {
   void OnResult(const v1::StepResult& message);
   void OnFetched(absl::StatusOr<std::vector<Request>> requests);
   void OnCancel(JobId job);
+  void GiveBackWaiting();
   void Search(PlanTask task);
   void Resolve(const WorkerRegistry::Lookup& lookup);
   // Advances everything as far as possible now.
@@ -153,6 +157,7 @@ class Dispatcher {
   size_t fetching_for_ = 0;      // the lane
   bool work_meanwhile_ = false;  // since the fetch under way began
   absl::flat_hash_set<JobId> cancelled_meanwhile_;
+  bool reordered_meanwhile_ = false;
   std::string fetch_failure_;
   std::string detail_;
   std::optional<std::string> reported_detail_;

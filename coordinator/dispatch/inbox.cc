@@ -38,6 +38,12 @@ void Inbox::Cancel(JobId job) {
   WakeLocked();
 }
 
+void Inbox::Reorder() {
+  MutexLock lock(&mu_);
+  events_.reordered = true;
+  WakeLocked();
+}
+
 void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
   MutexLock lock(&mu_);
   events_.fetched = std::move(requests);

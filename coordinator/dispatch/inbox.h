@@ -22,7 +22,8 @@ struct DispatchEvents {
   std::vector<JobId> cancelled;
   // The answer to the one fetch under way.
   std::optional<absl::StatusOr<std::vector<Request>>> fetched;
-  bool new_work = false;  // there may be requests to fetch
+  bool reordered = false;  // what is not begun is to be given back
+  bool new_work = false;   // there may be requests to fetch
   std::vector<std::shared_ptr<PlanAnswer>> planned;  // answers to searches
 };
 
@@ -36,6 +37,7 @@ class Inbox : public WorkerEventSink {
   bool Push(WorkerEvent event) override;
   void NotifyWork();
   void Cancel(JobId job);
+  void Reorder();
   void PutFetched(absl::StatusOr<std::vector<Request>> requests);
   void PutPlanned(std::shared_ptr<PlanAnswer> answer);
   // Wakes the dispatcher without telling it anything.

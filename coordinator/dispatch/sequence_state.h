@@ -45,6 +45,9 @@ class SequenceState {
   FinishedRequest TakeFinished();
 
   const Request& request() const { return request_; }
+  // The request, of which nothing was computed. The sequence is of no use
+  // afterwards.
+  Request TakeRequest() { return std::move(request_); }
   // Prompt and generated tokens.
   const std::vector<int32_t>& tokens() const { return tokens_; }
   // The number of tokens to be in the KV cache: all that predict something.

@@ -3,7 +3,7 @@
 #include <google/protobuf/util/message_differencer.h>
 
 #include <algorithm>
-#include <limits>
+#include <iterator>
 #include <system_error>
 #include <utility>
 
@@ -29,12 +29,8 @@ constexpr int64_t kMaxCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
 constexpr int64_t kPurgeRows = 2000;
 constexpr size_t kReadBytes = 1 << 20;
-constexpr absl::Duration kGaugeInterval = absl::Seconds(5);
+constexpr absl::Duration kSampleInterval = absl::Seconds(2);
 constexpr char kModelRecord[] = "model";
-constexpr int kDefaultPage = 50;
-constexpr int kMaxPage = 1000;
-// gRPC clients refuse messages of more than 4 MB.
-constexpr size_t kMaxPageBytes = 2 << 20;
 
 // The default of requests and jobs without one; the model's own goes first.
 int64_t DefaultMaxTokens(const RequestParser::Options& options) {
@@ -118,6 +114,9 @@ absl::Status JobManager::Open() {
       MutexLock lock(&mu_);
       cancelling_.insert(job.id);
     }
+    live_.AddEvent(job.id, "restart",
+                   absl::StrCat("the coordinator started anew, with ",
+                                job.pending(), " requests to do"));
     LogInfo("job=", FormatJobId(job.id), " resumed, pending=", job.pending());
   }
   for (const v1::JobState state :
@@ -127,7 +126,11 @@ absl::Status JobManager::Open() {
     live_.CountEnded(state, count);
   }
   state_gauges_ = std::make_unique<RegularUpdate>(
-      [this] { metrics_.SetState(options_.state_dir); }, kGaugeInterval);
+      [this] {
+        live_.Sample();
+        metrics_.SetState(options_.state_dir);
+      },
+      kSampleInterval);
   writer_ = std::make_unique<ResultWriter>(ResultWriter::Options(),
                                            static_cast<ResultSink*>(this));
   return absl::OkStatus();
@@ -149,10 +152,11 @@ JobManager::Listener JobManager::listener() const {
 
 // -- Creating.
 
-absl::StatusOr<JobRecord> JobManager::FindExisting(const v1::JobSpec& spec) {
+absl::StatusOr<JobRecord> JobManager::FindExisting(const std::string& tenant,
+                                                   const v1::JobSpec& spec) {
   if (spec.request_id().empty()) return absl::NotFoundError("no request_id");
   SLUICE_ASSIGN_OR_RETURN(JobRecord job,
-                          store_->FindByRequestId(spec.request_id()));
+                          store_->FindByRequestId(tenant, spec.request_id()));
   if (!google::protobuf::util::MessageDifferencer::Equals(job.spec, spec)) {
     return absl::AlreadyExistsError(absl::StrCat(
         FormatJobId(job.id), " has the request_id ",
@@ -181,9 +185,10 @@ std::unique_ptr<JobManager::Upload> JobManager::Repeat(JobRecord job) {
 }
 
 absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
-    const v1::JobSpec& spec, std::function<bool()> stopped) {
+    const v1::JobSpec& spec, std::function<bool()> stopped,
+    const std::string& tenant) {
   SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.requests.served_model));
-  auto found = FindExisting(spec);
+  auto found = FindExisting(tenant, spec);
   if (found.ok()) return Repeat(*std::move(found));
   if (!absl::IsNotFound(found.status())) return found.status();
 
@@ -192,11 +197,12 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
   JobRecord job;
   job.model = options_.requests.served_model;
   job.spec = spec;
+  job.tenant = tenant;
   job.created_us = NowMicros();
   const absl::Status created = store_->CreateJob(&job);
   if (absl::IsAlreadyExists(created)) {
     // The other upload ended just now, or is still running.
-    found = FindExisting(spec);
+    found = FindExisting(tenant, spec);
     if (found.ok()) return Repeat(*std::move(found));
     if (!absl::IsNotFound(found.status())) return found.status();
     return absl::UnavailableError(
@@ -224,15 +230,16 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
 }
 
 absl::StatusOr<v1::Job> JobManager::CreateFromPath(
-    const v1::JobSpec& spec, const std::function<bool()>& stopped) {
-  const auto found = FindExisting(spec);
+    const v1::JobSpec& spec, const std::function<bool()>& stopped,
+    const std::string& tenant) {
+  const auto found = FindExisting(tenant, spec);
   if (found.ok()) return live_.Describe(*found);
   if (!absl::IsNotFound(found.status())) return found.status();
   SLUICE_ASSIGN_OR_RETURN(
       std::unique_ptr<NamedInputFile> file,
       NamedInputFile::Open(options_.input_root, spec.input_path()));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload,
-                          BeginUpload(spec, stopped));
+                          BeginUpload(spec, stopped, tenant));
   std::string buffer(kReadBytes, '\0');
   while (true) {
     if (stopped && stopped()) return JobUpload::Stopped();
@@ -261,6 +268,7 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
   }
   LogInfo("job=", FormatJobId(id), " accepted, requests=", totals.lines,
           " bad_lines=", totals.failed);
+  if (live_.GoesBefore(id)) NotifyOrder();
   if (const Listener l = listener(); l.on_work) l.on_work();
   return live_.Describe(job);
 }
@@ -287,6 +295,11 @@ absl::Status JobManager::Restore(const LiveJobs::Cursor& cursor,
   request.index = stored.index;
   request.custom_id = std::move(stored.custom_id);
   request.prompt = std::move(stored.prompt);
+  if (stored.damaged) {
+    return DataLoss(
+        "the stored request is damaged: the disk holds other bytes than were "
+        "written; submit it again");
+  }
   SLUICE_RETURN_IF_ERROR(DecodeRequestParams(stored.params, &request));
   // The model directory may have changed since the request was checked.
   const RequestParser::Options& model = options_.requests;
@@ -319,6 +332,12 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
     writer_->WaitForRoom();
     const auto cursor = live_.NextRunnable();
     if (!cursor) break;
+    std::vector<Request> returned =
+        live_.TakeReturned(cursor->job, max - taken.size());
+    if (!returned.empty()) {
+      std::move(returned.begin(), returned.end(), std::back_inserter(taken));
+      continue;
+    }
     const int64_t limit =
         std::min<int64_t>(static_cast<int64_t>(max - taken.size()), kTakeRows);
     auto rows = store_->ReadRequests(cursor->job, cursor->next_index, limit);
@@ -344,12 +363,16 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
   return taken;
 }
 
+void JobManager::GiveBack(std::vector<Request> requests) {
+  live_.GiveBack(std::move(requests));
+}
+
 absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
   LengthHistogram lengths;
   SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
                           store_->UnfinishedJobs());
   for (const JobRecord& job : jobs) {
-    if (job.state != v1::JOB_STATE_IN_PROGRESS) continue;
+    if (job.state != v1::JOB_STATE_IN_PROGRESS || job.paused) continue;
     LengthHistogram read;
     for (int64_t from = 0; read.requests() < kMaxCountedRequests;) {
       SLUICE_ASSIGN_OR_RETURN(const std::vector<StoredRequest> rows,
@@ -519,6 +542,56 @@ absl::StatusOr<v1::Job> JobManager::CancelJob(const std::string& id) {
   return live_.Describe(job);
 }
 
+absl::StatusOr<v1::Job> JobManager::ChangeJob(
+    const std::string& id,
+    absl::FunctionRef<absl::StatusOr<JobRecord>(JobId)> change) {
+  SLUICE_ASSIGN_OR_RETURN(const JobId job_id, ParseJobId(id));
+  MutexLock lock(&commit_mu_);
+  SLUICE_ASSIGN_OR_RETURN(JobRecord job, store_->GetJob(job_id));
+  if (job.state != v1::JOB_STATE_IN_PROGRESS) {
+    return FailedPrecondition(
+        id, " is ", JobStateName(job.state),
+        "; only a job in progress can be paused, resumed or moved");
+  }
+  SLUICE_ASSIGN_OR_RETURN(job, change(job_id));
+  live_.Update(job);
+  return live_.Describe(job);
+}
+
+void JobManager::NotifyOrder() {
+  const Listener l = listener();
+  if (l.on_order) l.on_order();
+}
+
+absl::StatusOr<v1::Job> JobManager::PauseJob(const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(v1::Job job, ChangeJob(id, [&](JobId job) {
+                            return store_->SetPaused(job, true);
+                          }));
+  NotifyOrder();
+  LogInfo("job=", id, " paused");
+  return job;
+}
+
+absl::StatusOr<v1::Job> JobManager::ResumeJob(const std::string& id) {
+  SLUICE_ASSIGN_OR_RETURN(v1::Job job, ChangeJob(id, [&](JobId job) {
+                            return store_->SetPaused(job, false);
+                          }));
+  NotifyOrder();
+  if (const Listener l = listener(); l.on_work) l.on_work();
+  LogInfo("job=", id, " resumed");
+  return job;
+}
+
+absl::StatusOr<v1::Job> JobManager::SetJobPriority(const std::string& id,
+                                                   int32_t priority) {
+  SLUICE_ASSIGN_OR_RETURN(v1::Job job, ChangeJob(id, [&](JobId job) {
+                            return store_->SetPriority(job, priority);
+                          }));
+  NotifyOrder();
+  LogInfo("job=", id, " priority=", priority);
+  return job;
+}
+
 absl::Status JobManager::DeleteJob(const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job_id, ParseJobId(id));
   {
@@ -593,71 +666,6 @@ absl::StatusOr<bool> JobManager::CancelSome() {
     cancelling_.erase(job);
   }
   return true;
-}
-
-// -- Queries.
-
-absl::StatusOr<v1::Job> JobManager::GetJob(const std::string& id) {
-  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
-  if (auto live = live_.Find(job)) return *std::move(live);
-  SLUICE_ASSIGN_OR_RETURN(const JobRecord stored, store_->GetJob(job));
-  return live_.Describe(stored);
-}
-
-absl::StatusOr<v1::ListJobsResponse> JobManager::ListJobs(
-    const v1::ListJobsRequest& request) {
-  if (request.page_size() < 0) {
-    return absl::InvalidArgumentError("page_size must not be negative");
-  }
-  JobId before(std::numeric_limits<int64_t>::max());
-  if (!request.page_token().empty()) {
-    SLUICE_ASSIGN_OR_RETURN(before, ParsePageToken(request.page_token()));
-  }
-  const int size = request.page_size() == 0
-                       ? kDefaultPage
-                       : std::min(request.page_size(), kMaxPage);
-  // One job more tells whether there is another page.
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
-                          store_->ListJobs(before, size + 1));
-  v1::ListJobsResponse response;
-  size_t bytes = 0;
-  for (const JobRecord& job : jobs) {
-    v1::Job described = live_.Describe(job);
-    bytes += described.ByteSizeLong();
-    const int count = response.jobs_size();
-    if (count == size || (count > 0 && bytes > kMaxPageBytes)) {
-      SLUICE_ASSIGN_OR_RETURN(const JobId last,
-                              ParseJobId(response.jobs(count - 1).id()));
-      response.set_next_page_token(FormatPageToken(last));
-      break;
-    }
-    *response.add_jobs() = std::move(described);
-  }
-  return response;
-}
-
-absl::StatusOr<v1::ResultChunk> JobManager::ReadResults(const std::string& id,
-                                                        int64_t offset,
-                                                        int64_t max_bytes) {
-  SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));
-  if (offset < 0) {
-    return absl::InvalidArgumentError("offset must not be negative");
-  }
-  SLUICE_RETURN_IF_ERROR(store_->GetJob(job).status());
-  SLUICE_ASSIGN_OR_RETURN(std::vector<v1::Result> results,
-                          store_->ReadResults(job, offset, max_bytes));
-  v1::ResultChunk chunk;
-  chunk.set_next_offset(offset + static_cast<int64_t>(results.size()));
-  for (v1::Result& result : results) *chunk.add_results() = std::move(result);
-  return chunk;
-}
-
-std::vector<std::string> JobManager::WaitForChanges(absl::Duration timeout) {
-  std::vector<std::string> ids;
-  for (const JobId job : live_.WaitForChanges(timeout)) {
-    ids.push_back(FormatJobId(job));
-  }
-  return ids;
 }
 
 }  // namespace sluice

@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/access.h"
 #include "common/metrics/metrics.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
@@ -62,6 +64,10 @@ class JobManager : public RequestQueue, private ResultSink {
     // further, and be completed with kCancelled.
     std::function<void(JobId)> on_cancel;
     std::function<void()> on_stored;  // the backlog is smaller
+    // Other requests than those taken should go first, or some taken should not
+    // be begun: a job was paused, or goes before another. What is not begun is
+    // to be given back.
+    std::function<void()> on_order;
   };
   void SetListener(Listener listener);
 
@@ -76,23 +82,37 @@ class JobManager : public RequestQueue, private ResultSink {
     // Makes the job durable and starts it.
     virtual absl::StatusOr<v1::Job> Commit() = 0;
   };
-  // Begins an upload. With the request_id of an existing job it creates none,
-  // and Commit returns that job if its input was the same: kAlreadyExists if
-  // not, or if the spec is not the same. kUnavailable while another upload with
-  // the request_id is under way. `stopped`, if not null, is asked before every
-  // line: once it says so, Append fails with kCancelled.
+  // Begins an upload of a job that belongs to `tenant`. With the request_id of
+  // an existing job it creates none, and Commit returns that job if its input
+  // was the same: kAlreadyExists if not, or if the spec is not the same.
+  // kUnavailable while another upload with the request_id is under way.
+  // `stopped`, if not null, is asked before every line: once it says so, Append
+  // fails with kCancelled.
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
-      const v1::JobSpec& spec, std::function<bool()> stopped = nullptr);
+      const v1::JobSpec& spec, std::function<bool()> stopped = nullptr,
+      const std::string& tenant = "");
   // Creates a job from spec.input_path: kPermissionDenied outside the root,
   // kNotFound; kCancelled as for BeginUpload. With the request_id of an
   // existing job and the same spec, returns that job without reading the file.
   absl::StatusOr<v1::Job> CreateFromPath(
-      const v1::JobSpec& spec, const std::function<bool()>& stopped = nullptr);
+      const v1::JobSpec& spec, const std::function<bool()>& stopped = nullptr,
+      const std::string& tenant = "");
 
   absl::StatusOr<v1::Job> GetJob(const std::string& id);
+  // A job that the caller may not see is not found.
+  absl::StatusOr<v1::Job> GetJob(const std::string& id, const Caller& caller);
+  // Lists those that the caller may see.
   absl::StatusOr<v1::ListJobsResponse> ListJobs(
-      const v1::ListJobsRequest& request);
+      const v1::ListJobsRequest& request,
+      const Caller& caller = Caller::Trusted());
   absl::StatusOr<v1::Job> CancelJob(const std::string& id);
+  // Requests of a paused job that have begun are brought to their end, and no
+  // others begin. kFailedPrecondition if the job has ended or is being
+  // cancelled.
+  absl::StatusOr<v1::Job> PauseJob(const std::string& id);
+  absl::StatusOr<v1::Job> ResumeJob(const std::string& id);
+  absl::StatusOr<v1::Job> SetJobPriority(const std::string& id,
+                                         int32_t priority);
   absl::Status DeleteJob(const std::string& id);
 
   // Reads results with index >= offset, in order, up to the first one missing,
@@ -101,12 +121,31 @@ class JobManager : public RequestQueue, private ResultSink {
                                               int64_t offset,
                                               int64_t max_bytes);
 
+  // A request that ended with an error, as its line says.
+  struct FailedRequest {
+    int64_t index = 0;
+    std::string custom_id;
+    std::string code;
+    std::string message;
+  };
+  // Reads failed requests with index >= from, in order, at most `limit`. Long
+  // texts are cut.
+  absl::StatusOr<std::vector<FailedRequest>> ReadErrors(const std::string& id,
+                                                        int64_t from,
+                                                        int64_t limit);
+
+  // The course of a job, and of all, as far as this process knows it.
+  absl::StatusOr<JobHistory> History(const std::string& id) const;
+  LiveJobs::Pace PaceOf(const std::string& id) const;
+  QueueHistory queue_history() const { return live_.queue_history(); }
+
   // Waits until jobs have changed, ended or been deleted since the last call,
   // or for the time-out, and returns them. Meant for one caller, which tells
   // all watchers.
   std::vector<std::string> WaitForChanges(absl::Duration timeout);
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  void GiveBack(std::vector<Request> requests) override;
   absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(Request request, Generation generation) override;
   Backlog backlog() const override { return writer_->backlog(); }
@@ -135,7 +174,8 @@ class JobManager : public RequestQueue, private ResultSink {
   Listener listener() const;
   // The job that has the spec's request_id; kNotFound if none has,
   // kAlreadyExists if its spec is another.
-  absl::StatusOr<JobRecord> FindExisting(const v1::JobSpec& spec);
+  absl::StatusOr<JobRecord> FindExisting(const std::string& tenant,
+                                         const v1::JobSpec& spec);
   std::unique_ptr<Upload> Repeat(JobRecord job);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobTotals& totals);
   void Abandon(JobId job);
@@ -145,6 +185,12 @@ class JobManager : public RequestQueue, private ResultSink {
   // Fills `request`. kFailedPrecondition if it does not fit the model any more.
   absl::Status Restore(const LiveJobs::Cursor& cursor, StoredRequest stored,
                        Request* request) const;
+
+  // Changes a job that is in progress, in the store and in LiveJobs.
+  absl::StatusOr<v1::Job> ChangeJob(
+      const std::string& id,
+      absl::FunctionRef<absl::StatusOr<JobRecord>(JobId)> change);
+  void NotifyOrder();
 
   // Called on the writer's thread.
   StoredResult Format(FinishedRequest finished) override;

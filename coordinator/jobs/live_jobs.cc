@@ -11,6 +11,8 @@ namespace {
 
 // The interval between two reports of a job's progress.
 constexpr absl::Duration kTellInterval = absl::Milliseconds(200);
+// Jobs that have ended whose histories are kept.
+constexpr size_t kMaxEndedHistories = 200;
 
 void SetTime(int64_t us, google::protobuf::Timestamp* time) {
   time->set_seconds(us / 1'000'000);
@@ -36,7 +38,7 @@ LiveJobs::LiveJobs(std::string served_model, int64_t default_max_tokens,
 }
 
 std::pair<int64_t, JobId> LiveJobs::RunKey(const JobRecord& record) {
-  return {-int64_t{record.spec.priority()}, record.id};
+  return {-record.priority, record.id};
 }
 
 LiveJobs::Live* LiveJobs::Get(JobId job) {
@@ -84,28 +86,54 @@ void LiveJobs::Add(const JobRecord& job) {
   live.generated_before = job.generation_tokens;
   if (job.state == v1::JOB_STATE_IN_PROGRESS) {
     SetWaiting(&live, job.pending());
-    if (job.model == served_model_) runnable_.insert(RunKey(job));
+    SetRunnable(live);
   }
+  live.history.AddEvent(
+      job.started_us, "accepted",
+      absl::StrCat("accepted with ", job.total,
+                   job.total == 1 ? " request" : " requests"));
+  SampleJob(&live, true);
   Tell(job.id, &live);
+}
+
+void LiveJobs::SetRunnable(const Live& live) {
+  const JobRecord& job = live.record;
+  if (job.state == v1::JOB_STATE_IN_PROGRESS && job.model == served_model_ &&
+      !job.paused && (!live.drained || !live.returned.empty())) {
+    runnable_.insert(RunKey(job));
+  } else {
+    runnable_.erase(RunKey(job));
+  }
 }
 
 void LiveJobs::Update(const JobRecord& job) {
   MutexLock lock(&mu_);
   Live* live = Get(job.id);
   if (live == nullptr) return;
-  const v1::JobState before = live->record.state;
-  live->record = job;
-  if (before == job.state) {
-    TellSoon(job.id, live);
+  const JobRecord before = std::exchange(live->record, job);
+  AddChange(before, live);
+  if (before.state == job.state) {
+    if (before.paused == job.paused && before.priority == job.priority) {
+      TellSoon(job.id, live);
+      return;
+    }
+    runnable_.erase(RunKey(before));
+    SetRunnable(*live);
+    Tell(job.id, live);
     return;
   }
-  CountState(before, -1);
+  CountState(before.state, -1);
   CountState(job.state, 1);
-  runnable_.erase(RunKey(job));
+  runnable_.erase(RunKey(before));
+  live->returned.clear();
   SetWaiting(live, 0);
   Tell(job.id, live);
   if (IsTerminal(job.state)) {
     ended_generated_[job.id] = live->generated;
+    ended_histories_.emplace_back(job.id, std::move(live->history));
+    if (ended_histories_.size() > kMaxEndedHistories) {
+      ended_histories_.pop_front();
+    }
     running_ -= live->running;
     live_.erase(job.id);
   }
@@ -124,6 +152,8 @@ void LiveJobs::CountUpload(int64_t delta) {
 void LiveJobs::NotifyDeleted(JobId job) {
   MutexLock lock(&mu_);
   ended_generated_.erase(job);
+  std::erase_if(ended_histories_,
+                [&](const auto& entry) { return entry.first == job; });
   changes_.insert(job);
   changed_.NotifyAll();
 }
@@ -132,9 +162,17 @@ double LiveJobs::RateLocked() const {
   return running_ > 0 ? rate_.PerSecond(clock_->Monotonic()) : 0;
 }
 
-std::string LiveJobs::DetailLocked(const JobRecord& record) const {
+std::string LiveJobs::DetailLocked(const JobRecord& record,
+                                   const Live& live) const {
   if (!store_detail_.empty()) return store_detail_;
   if (record.state != v1::JOB_STATE_IN_PROGRESS) return "";
+  if (record.paused) {
+    return live.running > 0
+               ? absl::StrCat("paused; ", live.running,
+                              " requests that had begun are brought to their "
+                              "end")
+               : "paused";
+  }
   if (record.model != served_model_) {
     return absl::StrCat("waiting for model \"", record.model,
                         "\": this coordinator serves \"", served_model_, "\"");
@@ -189,6 +227,9 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
   job.set_generation_tokens(record.generation_tokens);
   job.set_replays(record.replays);
   job.set_plan(record.plan);
+  job.set_tenant(record.tenant);
+  job.set_paused(record.paused && live != nullptr);
+  job.set_priority(static_cast<int32_t>(record.priority));
   job.set_default_max_tokens(
       static_cast<int32_t>(record.spec.defaults().has_max_tokens()
                                ? record.spec.defaults().max_tokens()
@@ -209,7 +250,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
         live->queued >= record.pending()) {
       job.set_state(v1::JOB_STATE_FINALIZING);
     }
-    job.set_detail(EscapeInvalidUtf8(DetailLocked(record)));
+    job.set_detail(EscapeInvalidUtf8(DetailLocked(record, *live)));
     counts->set_running(live->running);
     job.set_replays(record.replays + live->replays);
     job.set_generated_so_far(live->generated);
@@ -251,9 +292,53 @@ bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
     return false;
   }
   live->next_index = next_index;
-  SetWaiting(live, drained ? 0 : std::max<int64_t>(live->waiting - taken, 0));
-  if (drained) runnable_.erase(RunKey(live->record));
+  SetWaiting(live, drained ? std::ssize(live->returned)
+                           : std::max<int64_t>(live->waiting - taken, 0));
+  live->drained = drained;
+  SetRunnable(*live);
   return true;
+}
+
+std::vector<Request> LiveJobs::TakeReturned(JobId job, size_t max) {
+  MutexLock lock(&mu_);
+  std::vector<Request> taken;
+  Live* live = Get(job);
+  if (live == nullptr || !runnable_.contains(RunKey(live->record))) {
+    return taken;
+  }
+  while (taken.size() < max && !live->returned.empty()) {
+    taken.push_back(
+        std::move(live->returned.extract(live->returned.begin()).mapped()));
+  }
+  SetWaiting(live, std::max<int64_t>(live->waiting - std::ssize(taken), 0));
+  SetRunnable(*live);
+  return taken;
+}
+
+void LiveJobs::GiveBack(std::vector<Request> requests) {
+  MutexLock lock(&mu_);
+  for (Request& request : requests) {
+    Live* live = Get(request.job);
+    if (live == nullptr || live->record.state != v1::JOB_STATE_IN_PROGRESS) {
+      continue;
+    }
+    const int64_t index = request.index;
+    live->returned.try_emplace(index, std::move(request));
+    SetWaiting(live, live->waiting + 1);
+    SetRunnable(*live);
+  }
+}
+
+bool LiveJobs::GoesBefore(JobId job) const {
+  MutexLock lock(&mu_);
+  const auto it = live_.find(job);
+  if (it == live_.end()) return false;
+  return std::any_of(live_.begin(), live_.end(), [&](const auto& other) {
+    const Live& live = other.second;
+    return live.record.priority < it->second.record.priority &&
+           live.next_index > 0 &&
+           live.record.state == v1::JOB_STATE_IN_PROGRESS;
+  });
 }
 
 void LiveJobs::AddProgress(JobId job, const JobProgress& progress) {
@@ -267,10 +352,19 @@ void LiveJobs::AddProgress(JobId job, const JobProgress& progress) {
   Live* live = Get(job);
   if (live == nullptr) return;
   running_ += progress.running - live->running;
-  live->running = progress.running;
+  const int64_t running = std::exchange(live->running, progress.running);
+  // A stretch without work ends here.
+  const bool turns = (running == 0) != (progress.running == 0);
+  if (turns && running == 0) SampleJob(live, true);
   live->generated += progress.new_tokens;
   live->prefilled += progress.prompt_tokens;
   live->replays += progress.replays;
+  generation_tokens_ += progress.new_tokens;
+  prompt_tokens_ += progress.prompt_tokens;
+  SampleJob(live, turns);
+  if (progress.replays > 0) {
+    live->history.AddReplays(NowMicros(), progress.replays);
+  }
   TellSoon(job, live);
 }
 
@@ -289,6 +383,7 @@ void LiveJobs::SetDetail(const std::string& detail) {
   MutexLock lock(&mu_);
   if (detail_ == detail) return;
   detail_ = detail;
+  if (store_detail_.empty()) queue_.AddDetail(NowMicros(), detail);
   TellAll();
 }
 
@@ -296,8 +391,107 @@ bool LiveJobs::SetStoreDetail(const std::string& detail) {
   MutexLock lock(&mu_);
   if (store_detail_ == detail) return false;
   store_detail_ = detail;
+  queue_.AddDetail(NowMicros(), detail.empty() ? detail_ : detail);
   TellAll();
   return true;
+}
+
+int64_t LiveJobs::NowMicros() const {
+  return absl::ToUnixMicros(clock_->Now());
+}
+
+void LiveJobs::SampleJob(Live* live, bool due) {
+  const JobRecord& job = live->record;
+  live->history.Add(
+      {.time_us = NowMicros(),
+       .prompt_tokens =
+           std::max(live->prompt_before + live->prefilled, job.prompt_tokens),
+       .generation_tokens = std::max(live->generated_before + live->generated,
+                                     job.generation_tokens),
+       .ended = job.completed + job.failed,
+       .running = IsTerminal(job.state) ? 0 : live->running},
+      due);
+}
+
+void LiveJobs::AddChange(const JobRecord& before, Live* live) {
+  const JobRecord& job = live->record;
+  const auto add = [&](const char* kind, std::string text) {
+    live->history.AddEvent(NowMicros(), kind, std::move(text));
+  };
+  if (before.paused != job.paused && job.state == before.state) {
+    add(job.paused ? "paused" : "resumed", job.paused ? "paused" : "resumed");
+  }
+  if (before.priority != job.priority) {
+    add("priority", absl::StrCat("priority ", job.priority, " instead of ",
+                                 before.priority));
+  }
+  if (before.plan != job.plan) {
+    add("plan", before.plan.empty() ? "planned" : "planned anew");
+  }
+  const bool ended = IsTerminal(job.state);
+  if (before.state != job.state) {
+    add(ended ? "ended" : "state",
+        ended ? absl::StrCat(JobStateName(job.state), ": ", job.completed,
+                             " answers, ", job.failed, " failed")
+              : JobStateName(job.state));
+  }
+  SampleJob(live, ended || before.paused != job.paused);
+}
+
+void LiveJobs::Sample() {
+  MutexLock lock(&mu_);
+  int64_t unfinished = 0;
+  for (auto& [id, live] : live_) {
+    SampleJob(&live, false);
+    if (live.record.state == v1::JOB_STATE_IN_PROGRESS) {
+      unfinished += live.record.pending() - live.queued;
+    }
+  }
+  queue_.Add({.time_us = NowMicros(),
+              .prompt_tokens = prompt_tokens_,
+              .generation_tokens = generation_tokens_,
+              .running = running_,
+              .waiting = std::max<int64_t>(0, unfinished - running_)});
+}
+
+void LiveJobs::AddEvent(JobId job, const std::string& kind,
+                        const std::string& text) {
+  MutexLock lock(&mu_);
+  if (Live* live = Get(job)) live->history.AddEvent(NowMicros(), kind, text);
+}
+
+JobHistory LiveJobs::History(JobId job) const {
+  MutexLock lock(&mu_);
+  if (const auto it = live_.find(job); it != live_.end()) {
+    return it->second.history;
+  }
+  const auto ended =
+      std::find_if(ended_histories_.begin(), ended_histories_.end(),
+                   [&](const auto& entry) { return entry.first == job; });
+  return ended == ended_histories_.end() ? JobHistory() : ended->second;
+}
+
+LiveJobs::Pace LiveJobs::PaceOf(JobId job) const {
+  MutexLock lock(&mu_);
+  const auto it = live_.find(job);
+  if (it == live_.end()) return {};
+  const JobHistory::Pace pace = it->second.history.PaceAt(NowMicros());
+  Pace found = {.generation_tokens_per_second =
+                    pace.generation_tokens_per_second};
+  v1::Job tokens;
+  DescribeTokens(it->second.record, &it->second, &tokens);
+  if (pace.tokens_per_second > 0 && !it->second.record.paused &&
+      tokens.expected_tokens() > 0) {
+    found.seconds_left = static_cast<double>(tokens.expected_tokens() -
+                                             tokens.processed_tokens()) /
+                         pace.tokens_per_second;
+  }
+  return found;
+}
+
+QueueHistory LiveJobs::queue_history() const {
+  MutexLock lock(&mu_);
+  return queue_;
 }
 
 std::vector<JobId> LiveJobs::WaitForChanges(absl::Duration timeout) {

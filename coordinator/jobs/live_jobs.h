@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,7 +14,9 @@
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
 #include "common/types.h"
+#include "coordinator/jobs/job_history.h"
 #include "coordinator/jobs/job_metrics.h"
+#include "coordinator/request.h"
 #include "coordinator/request_queue.h"
 #include "coordinator/store/job_record.h"
 #include "sluice/v1/jobs.pb.h"
@@ -59,6 +62,15 @@ class LiveJobs {
   };
   // The job whose requests are handed out next.
   std::optional<Cursor> NextRunnable() const;
+  // Requests of this job that were handed out, and given back: at most `max`,
+  // in their order.
+  std::vector<Request> TakeReturned(JobId job, size_t max);
+  // Takes back requests that nobody has begun. Those of a job that does not
+  // run any more are dropped: it has ended, or ends them itself.
+  void GiveBack(std::vector<Request> requests);
+  // Whether requests of other jobs that were handed out should be given back
+  // for this job's: it goes before one of them.
+  bool GoesBefore(JobId job) const;
   // Notes that `taken` requests were read, all before `next_index`. Returns
   // false (and notes nothing) if the job does not run any more.
   bool Advance(JobId job, int64_t next_index, int64_t taken, bool drained);
@@ -75,6 +87,24 @@ class LiveJobs {
   // detail. Returns true if it changed.
   bool SetStoreDetail(const std::string& detail);
 
+  // -- History, in memory only.
+
+  // Called regularly, so that histories also know when nothing happens.
+  void Sample();
+  // Notes what happened to a live job.
+  void AddEvent(JobId job, const std::string& kind, const std::string& text);
+  // The history of a live job, or of one of those that ended last; empty for
+  // others.
+  JobHistory History(JobId job) const;
+  // Tokens a second of a live job, and the seconds that it will still take;
+  // nothing for the latter if that is not known.
+  struct Pace {
+    double generation_tokens_per_second = 0;
+    std::optional<double> seconds_left;
+  };
+  Pace PaceOf(JobId job) const;
+  QueueHistory queue_history() const;
+
   // -- Watching. Changes of progress and counters are told a few times a
   // second, others at once.
 
@@ -85,8 +115,10 @@ class LiveJobs {
   struct Live {
     JobRecord record;
     int64_t next_index = 0;
-    int64_t waiting = 0;  // requests not handed out
-    int64_t queued = 0;   // results on their way to the store
+    int64_t waiting = 0;                  // requests not handed out
+    bool drained = false;                 // all in the store were handed out
+    std::map<int64_t, Request> returned;  // by index
+    int64_t queued = 0;                   // results on their way to the store
     int64_t running = 0;
     int64_t generated = 0;
     int64_t prefilled = 0;
@@ -95,6 +127,7 @@ class LiveJobs {
     int64_t replays = 0;  // not stored yet
     bool dirty = false;   // changed since told_at
     absl::Duration told_at = -absl::InfiniteDuration();
+    JobHistory history;
   };
 
   Live* Get(JobId job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -108,10 +141,19 @@ class LiveJobs {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   v1::Job DescribeLocked(const JobRecord& record, const Live* live) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::string DetailLocked(const JobRecord& record) const
+  std::string DetailLocked(const JobRecord& record, const Live& live) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double RateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static std::pair<int64_t, JobId> RunKey(const JobRecord& record);
+  // Puts the job among the runnable ones if it is one, or takes it out.
+  // REQUIRES: its record is the same as when it was put there.
+  void SetRunnable(const Live& live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  int64_t NowMicros() const;
+  void SampleJob(Live* live, bool due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Notes what a change of a record is to people.
+  void AddChange(const JobRecord& before, Live* live)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   static void DescribeTokens(const JobRecord& record, const Live* live,
                              v1::Job* job);
@@ -136,6 +178,12 @@ class LiveJobs {
   std::set<JobId> dirty_
       ABSL_GUARDED_BY(mu_);  // to be told at the next interval
   std::string detail_ ABSL_GUARDED_BY(mu_);
+  QueueHistory queue_ ABSL_GUARDED_BY(mu_);
+  int64_t prompt_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t generation_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  // Of jobs that have ended, the last ones.
+  std::deque<std::pair<JobId, JobHistory>> ended_histories_
+      ABSL_GUARDED_BY(mu_);
   std::string store_detail_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -43,6 +43,10 @@ struct JobRecord {
   std::string
       content;  // a hash of its input; "": the job is of an early version
 
+  std::string tenant;    // whose it is; "": of those without a token
+  bool paused = false;   // no request of it is begun
+  int64_t priority = 0;  // higher first; the spec's at first
+
   int64_t pending() const { return total - completed - failed; }
 };
 
@@ -52,6 +56,16 @@ struct StoredRequest {
   std::string custom_id;
   std::vector<int32_t> prompt;
   std::string params;  // opaque to the store
+  // Whether it is not what was stored. Set by reading.
+  bool damaged = false;
+};
+
+// A result as it is read.
+struct StoredLine {
+  int64_t index = 0;
+  bool is_error = false;
+  std::string line;
+  bool damaged = false;  // it is not what was stored
 };
 
 enum class ResultKind { kAnswer, kError, kCancelled };

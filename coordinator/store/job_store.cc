@@ -17,10 +17,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <system_error>
 #include <utility>
 
+#include "common/content_hash.h"
 #include "common/host/logging.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
@@ -43,13 +45,46 @@ constexpr int64_t kFewRows = 64;
   "id, model, spec, state, created_us, started_us, finished_us, total, " \
   "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
   "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
-  "answered_max_tokens, by_default, cut_by_default, content"
+  "answered_max_tokens, by_default, cut_by_default, content, tenant, "   \
+  "paused, priority"
 
 // The condition for jobs that are published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
 static_assert(v1::JOB_STATE_VALIDATING == 1 && v1::JOB_STATE_IN_PROGRESS == 2);
 
 absl::Status NoJob(JobId job) { return NotFound("no job job_", job.value()); }
+
+// A request_id belongs to its tenant, whose name has no control characters.
+std::string RequestKey(const std::string& tenant,
+                       const std::string& request_id) {
+  return tenant.empty() ? request_id : absl::StrCat(tenant, "\x1f", request_id);
+}
+
+// The checksum of a row: of its place, which could be mistaken, and its parts.
+// Never null's, 0.
+int64_t RowSum(JobId job, int64_t index,
+               std::initializer_list<absl::string_view> parts) {
+  ContentHash hash;
+  const auto add_number = [&](int64_t number) {
+    char bytes[sizeof(number)];
+    std::memcpy(bytes, &number, sizeof(number));
+    hash.Add(absl::string_view(bytes, sizeof(bytes)));
+  };
+  add_number(job.value());
+  add_number(index);
+  for (const absl::string_view part : parts) {
+    add_number(static_cast<int64_t>(part.size()));
+    hash.Add(part);
+  }
+  int64_t sum;
+  std::memcpy(&sum, hash.Bytes().data(), sizeof(sum));
+  return sum == 0 ? 1 : sum;
+}
+
+// Rows of earlier versions have no checksum: null, which reads as 0.
+bool IsDamaged(int64_t stored, int64_t computed) {
+  return stored != 0 && stored != computed;
+}
 
 absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   JobRecord job;
@@ -77,6 +112,9 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.by_default = row.Int(18);
   job.cut_by_default = row.Int(19);
   job.content = std::string(row.Bytes(20));
+  job.tenant = std::string(row.Bytes(21));
+  job.paused = row.Int(22) != 0;
+  job.priority = row.Int(23);
   return job;
 }
 
@@ -98,6 +136,19 @@ absl::StatusOr<std::vector<JobRecord>> ReadJobs(SqliteStatement& statement) {
     SLUICE_ASSIGN_OR_RETURN(JobRecord job, ReadJob(statement));
     jobs.push_back(std::move(job));
   }
+}
+
+// Reads a row of idx, is_error, line, sum.
+StoredLine ReadLine(JobId job, const SqliteStatement& row) {
+  const absl::string_view line = row.Bytes(2);
+  StoredLine result;
+  result.index = row.Int(0);
+  result.is_error = row.Int(1) != 0;
+  result.line = std::string(line);
+  result.damaged = IsDamaged(
+      row.Int(3),
+      RowSum(job, result.index, {result.is_error ? "error" : "answer", line}));
+  return result;
 }
 
 }  // namespace
@@ -166,8 +217,8 @@ absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   SqliteDb* const r = reader_.get();
   const Entry entries[] = {
       {w, &write_.create_job,
-       "INSERT INTO jobs(request_id, model, spec, state, created_us) "
-       "VALUES(?1, ?2, ?3, 1, ?4)"},
+       "INSERT INTO jobs(request_id, model, spec, state, created_us, tenant, "
+       "priority) VALUES(?1, ?2, ?3, 1, ?4, ?5, ?6)"},
       {w, &write_.publish_job,
        "UPDATE jobs SET total = ?2, failed = ?3, started_us = ?4,"
        " wanted_prompt_tokens = ?5, wanted_max_tokens = ?6, by_default = ?7,"
@@ -181,6 +232,10 @@ absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
        " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
       {w, &write_.cancel_job,
        "UPDATE jobs SET state = 6 WHERE id = ?1 AND state = 2"},
+      {w, &write_.set_paused,
+       "UPDATE jobs SET paused = ?2 WHERE id = ?1 AND state = 2"},
+      {w, &write_.set_priority,
+       "UPDATE jobs SET priority = ?2 WHERE id = ?1 AND state = 2"},
       {w, &write_.delete_job,
        "UPDATE jobs SET state = 100, request_id = NULL "
        "WHERE id = ?1 AND state != 100"},
@@ -192,10 +247,14 @@ absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       {w, &write_.set_plan, "UPDATE jobs SET plan = ?1 WHERE state = 2"},
       {w, &write_.running_jobs,
        "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE state = 2 ORDER BY id"},
-      {w, &write_.add_request, "INSERT INTO requests VALUES(?1,?2,?3,?4,?5)"},
+      {w, &write_.add_request,
+       "INSERT INTO requests(job, idx, custom_id, prompt, params, sum) "
+       "VALUES(?1, ?2, ?3, ?4, ?5, ?6)"},
       {w, &write_.remove_request,
        "DELETE FROM requests WHERE job = ?1 AND idx = ?2"},
-      {w, &write_.add_result, "INSERT INTO results VALUES(?1,?2,?3,?4)"},
+      {w, &write_.add_result,
+       "INSERT INTO results(job, idx, is_error, line, sum) "
+       "VALUES(?1, ?2, ?3, ?4, ?5)"},
       {w, &write_.count_results,
        "UPDATE jobs SET completed = completed + ?2, failed = failed + ?3,"
        " cancelled = cancelled + ?4, prompt_tokens = prompt_tokens + ?5,"
@@ -225,16 +284,22 @@ absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       {r, &read_.list_jobs,
        "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE id < ?1 "
        "AND " SLUICE_VISIBLE " ORDER BY id DESC LIMIT ?2"},
+      {r, &read_.list_tenants_jobs,
+       "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE id < ?1 "
+       "AND tenant = ?3 AND " SLUICE_VISIBLE " ORDER BY id DESC LIMIT ?2"},
       {r, &read_.unfinished_jobs,
        "SELECT " SLUICE_JOB_COLUMNS
        " FROM jobs WHERE state IN (2, 3, 6) ORDER BY id"},
       {r, &read_.count_jobs, "SELECT count(*) FROM jobs WHERE state = ?1"},
       {r, &read_.requests,
-       "SELECT idx, custom_id, prompt, params FROM requests "
+       "SELECT idx, custom_id, prompt, params, sum FROM requests "
        "WHERE job = ?1 AND idx >= ?2 ORDER BY idx LIMIT ?3"},
       {r, &read_.results,
-       "SELECT idx, is_error, line FROM results "
+       "SELECT idx, is_error, line, sum FROM results "
        "WHERE job = ?1 AND idx >= ?2 ORDER BY idx"},
+      {r, &read_.errors,
+       "SELECT idx, is_error, line, sum FROM results INDEXED BY failed_results "
+       "WHERE job = ?1 AND idx >= ?2 AND is_error = 1 ORDER BY idx LIMIT ?3"},
   };
   static_assert(v1::JOB_STATE_COMPLETED == 4 && v1::JOB_STATE_CANCELLING == 6 &&
                 v1::JOB_STATE_CANCELLED == 7);
@@ -261,13 +326,16 @@ absl::Status JobStore::RunAlone(SqliteStatement& statement) {
 
 absl::Status JobStore::CreateJob(JobRecord* job) {
   const std::string spec = job->spec.SerializeAsString();
+  const std::string key = RequestKey(job->tenant, job->spec.request_id());
+  job->priority = job->spec.priority();
   MutexLock lock(&write_mu_);
   SqliteStatement& create = write_.create_job;
   create.BindText(2, job->model).BindBlob(3, spec).Bind(4, job->created_us);
+  create.BindText(5, job->tenant).Bind(6, job->priority);
   if (job->spec.request_id().empty()) {
     create.BindNull(1);
   } else {
-    create.BindText(1, job->spec.request_id());
+    create.BindText(1, key);
   }
   SLUICE_RETURN_IF_ERROR(RunAlone(create));
   job->id = JobId(writer_->last_insert_rowid());
@@ -278,10 +346,13 @@ absl::Status JobStore::CreateJob(JobRecord* job) {
 absl::Status JobStore::InsertResult(const StoredResult& result) {
   SqliteStatement& add = write_.add_result;
   SqliteReset reset(&add);
+  const bool is_error = result.kind != ResultKind::kAnswer;
   return add.Bind(1, result.job.value())
       .Bind(2, result.index)
-      .Bind(3, result.kind != ResultKind::kAnswer)
+      .Bind(3, is_error)
       .BindBlob(4, result.line)
+      .Bind(5, RowSum(result.job, result.index,
+                      {is_error ? "error" : "answer", result.line}))
       .Run();
 }
 
@@ -294,14 +365,17 @@ absl::Status JobStore::AddRows(JobId job,
   SqliteStatement& add = write_.add_request;
   for (const StoredRequest& request : requests) {
     SqliteReset reset(&add);
+    const absl::string_view prompt(
+        reinterpret_cast<const char*>(request.prompt.data()),
+        request.prompt.size() * 4);
     SLUICE_RETURN_IF_ERROR(
         add.Bind(1, job.value())
             .Bind(2, request.index)
             .BindText(3, request.custom_id)
-            .BindBlob(4, absl::string_view(reinterpret_cast<const char*>(
-                                               request.prompt.data()),
-                                           request.prompt.size() * 4))
+            .BindBlob(4, prompt)
             .BindText(5, request.params)
+            .Bind(6, RowSum(job, request.index,
+                            {request.custom_id, prompt, request.params}))
             .Run());
   }
   for (const StoredResult& result : results) {
@@ -343,18 +417,21 @@ absl::StatusOr<JobRecord> JobStore::GetJob(JobId job) {
 }
 
 absl::StatusOr<JobRecord> JobStore::FindByRequestId(
-    const std::string& request_id) {
+    const std::string& tenant, const std::string& request_id) {
+  const std::string key = RequestKey(tenant, request_id);
   MutexLock lock(&read_mu_);
-  read_.job_by_request_id.BindText(1, request_id);
+  read_.job_by_request_id.BindText(1, key);
   return ReadOneJob(read_.job_by_request_id,
                     absl::NotFoundError("no job with this request_id"));
 }
 
-absl::StatusOr<std::vector<JobRecord>> JobStore::ListJobs(JobId before,
-                                                          int limit) {
+absl::StatusOr<std::vector<JobRecord>> JobStore::ListJobs(
+    JobId before, int limit, const std::optional<std::string>& tenant) {
   MutexLock lock(&read_mu_);
-  read_.list_jobs.Bind(1, before.value()).Bind(2, limit);
-  return ReadJobs(read_.list_jobs);
+  SqliteStatement& list = tenant ? read_.list_tenants_jobs : read_.list_jobs;
+  list.Bind(1, before.value()).Bind(2, limit);
+  if (tenant) list.BindText(3, *tenant);
+  return ReadJobs(list);
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobStore::UnfinishedJobs() {
@@ -370,15 +447,32 @@ absl::StatusOr<int64_t> JobStore::CountJobs(v1::JobState state) {
   return row ? read_.count_jobs.Int(0) : 0;
 }
 
-absl::StatusOr<JobRecord> JobStore::BeginCancel(JobId job) {
-  MutexLock lock(&write_mu_);
+absl::StatusOr<JobRecord> JobStore::ChangeJob(JobId job,
+                                              SqliteStatement& statement,
+                                              std::optional<int64_t> value) {
   SLUICE_RETURN_IF_ERROR(
       ChangeOnAnyDisk([&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
-        write_.cancel_job.Bind(1, job.value());
-        return RunAlone(write_.cancel_job);
+        statement.Bind(1, job.value());
+        if (value) statement.Bind(2, *value);
+        return RunAlone(statement);
       }));
   write_.job.Bind(1, job.value());
   return ReadOneJob(write_.job, NoJob(job));
+}
+
+absl::StatusOr<JobRecord> JobStore::BeginCancel(JobId job) {
+  MutexLock lock(&write_mu_);
+  return ChangeJob(job, write_.cancel_job);
+}
+
+absl::StatusOr<JobRecord> JobStore::SetPaused(JobId job, bool paused) {
+  MutexLock lock(&write_mu_);
+  return ChangeJob(job, write_.set_paused, paused);
+}
+
+absl::StatusOr<JobRecord> JobStore::SetPriority(JobId job, int64_t priority) {
+  MutexLock lock(&write_mu_);
+  return ChangeJob(job, write_.set_priority, priority);
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobStore::SetPlan(
@@ -493,6 +587,9 @@ absl::StatusOr<std::vector<StoredRequest>> JobStore::ReadRequests(
     std::memcpy(request.prompt.data(), prompt.data(),
                 request.prompt.size() * 4);
     request.params = std::string(read.Bytes(3));
+    request.damaged = IsDamaged(
+        read.Int(4), RowSum(job, request.index,
+                            {request.custom_id, prompt, request.params}));
     bytes += prompt.size() + request.custom_id.size() + request.params.size();
   }
   return requests;
@@ -581,25 +678,39 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
   return commit;
 }
 
-absl::StatusOr<std::vector<v1::Result>> JobStore::ReadResults(
+absl::StatusOr<std::vector<StoredLine>> JobStore::ReadResults(
     JobId job, int64_t offset, int64_t max_bytes) {
   MutexLock lock(&read_mu_);
   SqliteStatement& read = read_.results;
   SqliteReset reset(&read);
   read.Bind(1, job.value()).Bind(2, offset);
-  std::vector<v1::Result> results;
+  std::vector<StoredLine> results;
   int64_t bytes = 0;
   for (int64_t next = offset;; ++next) {
     SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
     if (!row || read.Int(0) != next) return results;
-    const absl::string_view line = read.Bytes(2);
-    bytes += static_cast<int64_t>(line.size());
+    bytes += static_cast<int64_t>(read.Bytes(2).size());
     if (!results.empty() && bytes > max_bytes) return results;
-    v1::Result& result = results.emplace_back();
-    result.set_index(next);
-    result.set_is_error(read.Int(1) != 0);
-    result.set_line(line.data(), line.size());
+    results.push_back(ReadLine(job, read));
   }
+}
+
+absl::StatusOr<std::vector<StoredLine>> JobStore::ReadErrors(JobId job,
+                                                             int64_t from,
+                                                             int64_t limit) {
+  MutexLock lock(&read_mu_);
+  SqliteStatement& read = read_.errors;
+  SqliteReset reset(&read);
+  read.Bind(1, job.value()).Bind(2, from).Bind(3, limit);
+  std::vector<StoredLine> errors;
+  size_t bytes = 0;
+  while (bytes < kMaxReadBytes) {
+    SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) break;
+    bytes += read.Bytes(2).size();
+    errors.push_back(ReadLine(job, read));
+  }
+  return errors;
 }
 
 }  // namespace sluice

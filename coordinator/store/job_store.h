@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ namespace sluice {
 
 // Keeps jobs, their requests and their results. Acknowledged changes survive a
 // crash of the process or the machine. A result takes its request's place in
-// one transaction, so that a request has exactly one result, ever.
+// one transaction, so that a request has exactly one result, ever. Requests and
+// results have checksums: what a disk has changed is told as damaged.
 //
 // Errors: kResourceExhausted when the disk is full, kDataLoss when the store is
 // damaged, kUnavailable when it is busy; a call that failed changed nothing and
@@ -40,8 +42,9 @@ class JobStore {
 
   // -- A job being uploaded: not to be seen until it is published.
 
-  // Fills in `job->id`; the state becomes VALIDATING. kAlreadyExists if a job,
-  // published or not, has its spec's request_id.
+  // Fills in `job->id` and `job->priority`; the state becomes VALIDATING.
+  // kAlreadyExists if a job of this tenant, published or not, has its spec's
+  // request_id.
   absl::Status CreateJob(JobRecord* job);
   // Adds requests, and results of lines that are no request, in one
   // transaction.
@@ -54,15 +57,24 @@ class JobStore {
   // -- Jobs. kNotFound if there is none (or it is not published, or deleted).
 
   absl::StatusOr<JobRecord> GetJob(JobId job);
-  absl::StatusOr<JobRecord> FindByRequestId(const std::string& request_id);
-  // Lists jobs, newest first, from the one before `before` on.
-  absl::StatusOr<std::vector<JobRecord>> ListJobs(JobId before, int limit);
+  absl::StatusOr<JobRecord> FindByRequestId(const std::string& tenant,
+                                            const std::string& request_id);
+  // Lists jobs, newest first, from the one before `before` on: of one tenant,
+  // or, without a value, of all.
+  absl::StatusOr<std::vector<JobRecord>> ListJobs(
+      JobId before, int limit,
+      const std::optional<std::string>& tenant = std::nullopt);
   // Returns published jobs that have not ended, oldest first.
   absl::StatusOr<std::vector<JobRecord>> UnfinishedJobs();
   absl::StatusOr<int64_t> CountJobs(v1::JobState state);
   // Changes IN_PROGRESS to CANCELLING; any other state stays. Returns the job
   // as it is then.
   absl::StatusOr<JobRecord> BeginCancel(JobId job);
+  // Sets whether a job that is IN_PROGRESS is paused; any other stays as it is.
+  // Returns the job as it is then.
+  absl::StatusOr<JobRecord> SetPaused(JobId job, bool paused);
+  // Does the same with its priority.
+  absl::StatusOr<JobRecord> SetPriority(JobId job, int64_t priority);
   // Stores the plan with all jobs that are IN_PROGRESS, and returns these.
   absl::StatusOr<std::vector<JobRecord>> SetPlan(absl::string_view plan);
   // Hides the job at once and forever; PurgeSome reclaims its space. For jobs
@@ -93,8 +105,12 @@ class JobStore {
 
   // Reads results with index >= offset in order, up to the first one missing,
   // while their lines fit `max_bytes` (the first one always).
-  absl::StatusOr<std::vector<v1::Result>> ReadResults(JobId job, int64_t offset,
+  absl::StatusOr<std::vector<StoredLine>> ReadResults(JobId job, int64_t offset,
                                                       int64_t max_bytes);
+  // Reads results that are errors with index >= from in order, at most `limit`,
+  // and some MiB, but one at least. Those before them need not be there.
+  absl::StatusOr<std::vector<StoredLine>> ReadErrors(JobId job, int64_t from,
+                                                     int64_t limit);
 
  private:
   JobStore(const std::filesystem::path& path, Histogram* commit_seconds);
@@ -102,6 +118,11 @@ class JobStore {
   absl::Status Initialize();
   absl::Status PrepareStatements();
   absl::Status CommitTimed(SqliteTransaction& transaction);
+  // Runs one that gets the number of a job and, if there is one, a value, on
+  // any disk.
+  absl::StatusOr<JobRecord> ChangeJob(JobId job, SqliteStatement& statement,
+                                      std::optional<int64_t> value = {})
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   absl::Status InsertResult(const StoredResult& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
   // Runs a statement in a transaction of its own.
@@ -135,7 +156,7 @@ class JobStore {
   struct {
     SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,
         delete_job, delete_unpublished, find_deleted, forget_job, set_plan,
-        running_jobs;
+        running_jobs, set_paused, set_priority;
     SqliteStatement add_request, remove_request, add_result, count_results;
     SqliteStatement purge_requests, purge_results;
   } write_ ABSL_GUARDED_BY(write_mu_);
@@ -143,8 +164,8 @@ class JobStore {
   Mutex read_mu_;
   std::unique_ptr<SqliteDb> reader_ ABSL_GUARDED_BY(read_mu_);
   struct {
-    SqliteStatement job, job_by_request_id, list_jobs, unfinished_jobs,
-        count_jobs, requests, results;
+    SqliteStatement job, job_by_request_id, list_jobs, list_tenants_jobs,
+        unfinished_jobs, count_jobs, requests, results, errors;
   } read_ ABSL_GUARDED_BY(read_mu_);
 };
 

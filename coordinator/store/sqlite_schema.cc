@@ -1,15 +1,17 @@
 #include "coordinator/store/sqlite_schema.h"
 
+#include <iterator>
+
 #include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
 namespace {
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-// Version 2: jobs have a plan. 3: they have wanted tokens. 4: jobs have the
-// hash of their input; accepted jobs are counted.
-constexpr int64_t kSchemaVersion = 4;
+constexpr int64_t kSchemaVersion = 6;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE jobs(
@@ -34,7 +36,10 @@ CREATE TABLE jobs(
   answered_max_tokens INTEGER NOT NULL DEFAULT 0,
   by_default INTEGER NOT NULL DEFAULT 0,
   cut_by_default INTEGER NOT NULL DEFAULT 0,
-  content BLOB NOT NULL DEFAULT x'');
+  content BLOB NOT NULL DEFAULT x'',
+  tenant TEXT NOT NULL DEFAULT '',
+  paused INTEGER NOT NULL DEFAULT 0,
+  priority INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX jobs_by_state ON jobs(state);
 CREATE TABLE requests(
   job INTEGER NOT NULL,
@@ -42,43 +47,90 @@ CREATE TABLE requests(
   custom_id TEXT NOT NULL,
   prompt BLOB NOT NULL,
   params TEXT NOT NULL,
+  sum INTEGER,
   PRIMARY KEY(job, idx)) WITHOUT ROWID;
 CREATE TABLE results(
   job INTEGER NOT NULL,
   idx INTEGER NOT NULL,
   is_error INTEGER NOT NULL,
   line BLOB NOT NULL,
+  sum INTEGER,
   PRIMARY KEY(job, idx)) WITHOUT ROWID;
+CREATE INDEX failed_results ON results(job, idx) WHERE is_error = 1;
 CREATE TABLE accepted(jobs INTEGER NOT NULL);
 INSERT INTO accepted VALUES(0);
 )";
 
-// Files of earlier versions are brought up to date.
+// What changes a file of the version before to one of this version.
+struct Migration {
+  int64_t version;
+  const char* sql;
+  absl::Status (*then)(SqliteDb* db) = nullptr;
+};
+
+// Jobs had their priority in their spec only.
+absl::Status CopyPriorities(SqliteDb* db) {
+  SLUICE_ASSIGN_OR_RETURN(SqliteStatement read,
+                          db->Prepare("SELECT id, spec FROM jobs"));
+  SLUICE_ASSIGN_OR_RETURN(
+      SqliteStatement write,
+      db->Prepare("UPDATE jobs SET priority = ?2 WHERE id = ?1"));
+  while (true) {
+    SLUICE_ASSIGN_OR_RETURN(const bool row, read.Step());
+    if (!row) return absl::OkStatus();
+    v1::JobSpec spec;
+    const absl::string_view bytes = read.Bytes(1);
+    // A damaged one is told of when the job is read.
+    if (!spec.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())) ||
+        spec.priority() == 0) {
+      continue;
+    }
+    SqliteReset reset(&write);
+    SLUICE_RETURN_IF_ERROR(
+        write.Bind(1, read.Int(0)).Bind(2, spec.priority()).Run());
+  }
+}
+
+constexpr Migration kMigrations[] = {
+    {2, "ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT ''"},
+    {3, R"(
+ALTER TABLE jobs ADD COLUMN wanted_prompt_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN wanted_max_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN answered_max_tokens INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN by_default INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN cut_by_default INTEGER NOT NULL DEFAULT 0)"},
+    {4, R"(
+ALTER TABLE jobs ADD COLUMN content BLOB NOT NULL DEFAULT x'';
+CREATE TABLE accepted(jobs INTEGER NOT NULL);
+INSERT INTO accepted VALUES(0))"},
+    {5, R"(
+ALTER TABLE jobs ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+ALTER TABLE jobs ADD COLUMN paused INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN priority INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE requests ADD COLUMN sum INTEGER;
+ALTER TABLE results ADD COLUMN sum INTEGER)",
+     CopyPriorities},
+    {6, "CREATE INDEX failed_results ON results(job, idx) WHERE is_error = 1"},
+};
+static_assert(kMigrations[std::size(kMigrations) - 1].version ==
+              kSchemaVersion);
+
+// Brings a file of an earlier version up to date, all in one transaction.
 absl::Status MigrateSchema(SqliteDb* db, int64_t version) {
   if (version == kSchemaVersion) return absl::OkStatus();
   SqliteTransaction transaction(db);
   SLUICE_RETURN_IF_ERROR(transaction.Begin());
-  if (version < 2) {
-    SLUICE_RETURN_IF_ERROR(
-        db->Exec("ALTER TABLE jobs ADD COLUMN plan TEXT NOT NULL DEFAULT ''"));
+  for (const Migration& migration : kMigrations) {
+    if (migration.version <= version) continue;
+    SLUICE_RETURN_IF_ERROR(db->Exec(migration.sql));
+    if (migration.then != nullptr) SLUICE_RETURN_IF_ERROR(migration.then(db));
   }
-  if (version < 3) {
-    for (const char* column :
-         {"wanted_prompt_tokens", "wanted_max_tokens", "answered_max_tokens",
-          "by_default", "cut_by_default"}) {
-      SLUICE_RETURN_IF_ERROR(
-          db->Exec(absl::StrCat("ALTER TABLE jobs ADD COLUMN ", column,
-                                " INTEGER NOT NULL DEFAULT 0")));
-    }
-  }
-  SLUICE_RETURN_IF_ERROR(db->Exec(
-      absl::StrCat("ALTER TABLE jobs ADD COLUMN content BLOB NOT NULL DEFAULT "
-                   "x'';"
-                   "CREATE TABLE accepted(jobs INTEGER NOT NULL);"
-                   "INSERT INTO accepted VALUES(0);"
-                   "PRAGMA user_version=",
-                   kSchemaVersion, ";")));
-  return transaction.Commit();
+  SLUICE_RETURN_IF_ERROR(
+      db->Exec(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
+  SLUICE_RETURN_IF_ERROR(transaction.Commit());
+  LogInfo("the database of format version ", version, " was brought to ",
+          kSchemaVersion);
+  return absl::OkStatus();
 }
 
 }  // namespace

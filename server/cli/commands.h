@@ -5,25 +5,39 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "server/flags/security_flags.h"
+#include "server/job_client.h"
 
 namespace sluice {
 
 // The groups of commands in help.
 constexpr char kAloneCommands[] = "On this machine alone";
 constexpr char kClusterCommands[] = "With a coordinator";
+constexpr char kOperatorCommands[] = "For those who operate a cluster";
 constexpr char kPlanCommands[] = "Before anything runs";
+
+// Where the coordinator is, and how it is spoken to.
+struct CoordinatorPlace {
+  std::string address = "127.0.0.1:7070";
+  SecurityFlags security;
+};
+
+// A client of the coordinator there. kInvalidArgument says which flag is wrong.
+absl::StatusOr<std::unique_ptr<JobClient>> ConnectTo(
+    const CoordinatorPlace& coordinator);
 
 // Each function adds a subcommand to `app`. If the user chose it, `*chosen` is
 // set to the function that carries it out.
 using Command = std::function<absl::Status()>;
 
 // The commands that talk to a coordinator about jobs and workers.
-void AddJobCommands(CLI::App* app, const std::string* coordinator,
+void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen);
+void AddTokenCommand(CLI::App* app, Command* chosen);
 void AddRunCommand(CLI::App* app, Command* chosen);
-void AddPlanCommand(CLI::App* app, const std::string* coordinator,
+void AddPlanCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen);
-void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
+void AddSimulateCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                         Command* chosen);
 void AddScoreCommand(CLI::App* app, Command* chosen);
 void AddProfileCommand(CLI::App* app, Command* chosen);

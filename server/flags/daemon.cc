@@ -39,15 +39,20 @@ int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
   return absl::IsInvalidArgument(status) ? kExitUsage : 1;
 }
 
-void WarnIfOpen(const std::string& host, absl::string_view what) {
+void WarnIfOpen(const std::string& host, absl::string_view what, bool encrypted,
+                bool authenticated) {
   if (absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" ||
       host == "[::1]") {
     return;
   }
-  LogWarning(
-      "listening on ", host,
-      " without TLS or authentication: anyone who reaches this port can ",
-      what);
+  if (!authenticated) {
+    LogWarning("listening on ", host, encrypted ? "" : " without TLS and",
+               " without authentication: anyone who reaches this port can ",
+               what);
+  } else if (!encrypted) {
+    LogWarning("listening on ", host,
+               " without TLS: anyone on the way can read along, tokens too");
+  }
 }
 
 }  // namespace sluice

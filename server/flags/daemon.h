@@ -28,8 +28,9 @@ struct Daemon {
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv);
 
-// Warns that anyone who reaches the port can do `what`, unless only this
-// machine can reach it.
-void WarnIfOpen(const std::string& host, absl::string_view what);
+// Warns that anyone who reaches the port can do `what`, or listen to it, unless
+// only this machine can reach it or both are kept from others.
+void WarnIfOpen(const std::string& host, absl::string_view what, bool encrypted,
+                bool authenticated);
 
 }  // namespace sluice

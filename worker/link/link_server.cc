@@ -31,23 +31,27 @@ void HandOver(FileDescriptor connection, Acceptor* acceptor) {
 
 LinkServer::LinkServer() = default;
 
-ChannelFactory TcpChannels() {
-  return [](const std::string& address) {
-    return OpenChannel(ChannelKind::kWorker, address);
+ChannelFactory TcpChannels(const ChannelSecurity& security) {
+  return [security](const std::string& address) {
+    return OpenChannel(ChannelKind::kWorker, address, security);
   };
 }
 
 absl::StatusOr<std::unique_ptr<LinkServer>> LinkServer::Start(
     const std::string& host, int port, grpc::Service* link_service,
-    grpc::Service* weights_service, TcpLinks* tcp_links) {
+    grpc::Service* weights_service, TcpLinks* tcp_links, const TlsFiles& tls) {
+  if (tcp_links != nullptr && !tls.empty()) {
+    return InvalidArgument(
+        "links over plain TCP are in the clear, and TLS is asked for");
+  }
   auto server = std::unique_ptr<LinkServer>(new LinkServer());
   std::vector<grpc::Service*> services = {link_service};
   if (weights_service != nullptr) services.push_back(weights_service);
   const std::string address = JoinHostPort(host, port);
   if (tcp_links == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(
-        server->server_,
-        StartServer(ServerKind::kWorker, address, services, &server->port_));
+    SLUICE_ASSIGN_OR_RETURN(server->server_,
+                            StartServer(ServerKind::kWorker, address, services,
+                                        &server->port_, tls));
   } else {
     SLUICE_ASSIGN_OR_RETURN(
         server->server_,

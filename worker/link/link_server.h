@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "proto/grpc_endpoint.h"
 #include "worker/channel_factory.h"
 
 namespace grpc {
@@ -20,18 +21,21 @@ class SharedPort;
 class TcpLinks;
 
 // A factory of TCP channels from a worker to its coordinator and to others.
-ChannelFactory TcpChannels();
+ChannelFactory TcpChannels(const ChannelSecurity& security = {});
 
 // A worker's gRPC server: LinkService, WeightsService, grpc.health.v1 and
-// reflection, without TLS. Thread-safe.
+// reflection. Thread-safe.
 class LinkServer {
  public:
   // Port 0 takes a free one. kUnavailable if the address can't be bound.
   // `link_service`, and `weights_service` and `tcp_links` if they are not null,
-  // must outlive the server. Its port takes connections of `tcp_links`, too.
+  // must outlive the server. Its port takes connections of `tcp_links`, too,
+  // which are in the clear: with `tls` there must be none. `tls` as for
+  // StartServer.
   static absl::StatusOr<std::unique_ptr<LinkServer>> Start(
       const std::string& host, int port, grpc::Service* link_service,
-      grpc::Service* weights_service = nullptr, TcpLinks* tcp_links = nullptr);
+      grpc::Service* weights_service = nullptr, TcpLinks* tcp_links = nullptr,
+      const TlsFiles& tls = {});
   ~LinkServer();
 
   int port() const { return port_; }

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
+#include "proto/call_guard.h"
 #include "proto/callback_queue.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
@@ -231,8 +232,11 @@ using RawLinkService =
 class LinkServiceImpl : public LinkService, private RawLinkService {
  public:
   LinkServiceImpl(FrameSink* sink, LinkTransports transports,
-                  Counter* bytes_received)
-      : sink_(sink), transports_(transports), bytes_received_(bytes_received) {
+                  Counter* bytes_received, CallGuard* guard)
+      : sink_(sink),
+        transports_(transports),
+        bytes_received_(bytes_received),
+        guard_(guard) {
     HandOff(this);
   }
   ~LinkServiceImpl() override { TakeOver(this); }
@@ -345,7 +349,9 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
     Stream* const reactor = stream.get();
     std::shared_ptr<Stream> replaced;
     std::optional<LinkTerms> terms;
-    absl::Status status = epoch.status();
+    absl::Status status =
+        CheckCall(guard_, *context, "sluice.v1.LinkService/Send").status();
+    status.Update(epoch.status());
     status.Update(transport.status());
     status.Update(tcp_id.status());
     if (status.ok()) {
@@ -455,6 +461,7 @@ class LinkServiceImpl : public LinkService, private RawLinkService {
   FrameSink* const sink_;
   const LinkTransports transports_;
   Counter* const bytes_received_;
+  CallGuard* const guard_;
   const std::shared_ptr<ActivationPool> own_buffers_ =
       std::make_shared<ActivationPool>();
 
@@ -684,9 +691,11 @@ void Stream::OnDone() {
 
 std::unique_ptr<LinkService> LinkService::Create(FrameSink* sink,
                                                  LinkTransports transports,
-                                                 Counter* bytes_received) {
+                                                 Counter* bytes_received,
+                                                 CallGuard* guard) {
   KeepCallbackQueue();
-  return std::make_unique<LinkServiceImpl>(sink, transports, bytes_received);
+  return std::make_unique<LinkServiceImpl>(sink, transports, bytes_received,
+                                           guard);
 }
 
 }  // namespace sluice

@@ -17,6 +17,8 @@ class Service;
 
 namespace sluice {
 
+class CallGuard;
+
 // The terms that a stage expects the one before it to keep.
 struct LinkTerms {
   int64_t max_rows = 0;           // tokens of one micro-batch
@@ -39,10 +41,11 @@ class LinkService {
   // `sink` must outlive the service. Streams by a transport that `transports`
   // has not are refused; what it has is not called after the server's Shutdown,
   // and must be stopped or destroyed before the service.
-  // `bytes_received` may be null.
+  // `bytes_received` and `guard` may be null.
   static std::unique_ptr<LinkService> Create(FrameSink* sink,
                                              LinkTransports transports,
-                                             Counter* bytes_received);
+                                             Counter* bytes_received,
+                                             CallGuard* guard = nullptr);
   virtual ~LinkService() = default;
   virtual grpc::Service* service() = 0;
 

@@ -116,7 +116,8 @@ class StageRunner::ArrivingInputs : public StepInputs {
 StageRunner::StageRunner(Options options)
     : options_(std::move(options)),
       receiver_(LinkService::Create(this, options_.transports,
-                                    options_.metrics->link_bytes_received)),
+                                    options_.metrics->link_bytes_received,
+                                    options_.guard)),
       meter_(options_.clock),
       compute_("compute", [this] { ComputeLoop(); }) {}
 

@@ -86,6 +86,7 @@ class StageRunner : public FrameSink {
     LinkFactory* links = nullptr;
     // Must be stopped or destroyed before the runner.
     LinkTransports transports;
+    CallGuard* guard = nullptr;  // of links; must outlive the runner
     const WorkerMetrics* metrics = nullptr;
     const Clock* clock = nullptr;
     // Called with the error of a failed stage, after it was reported, if the

@@ -30,10 +30,6 @@ void Print(const v1::Job& job, bool json) {
   std::cout << (json ? JobToJson(job) : JobToText(job)) << std::endl;
 }
 
-std::unique_ptr<JobClient> Connect(const std::string& coordinator) {
-  return JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
-}
-
 // Prints once that the coordinator is away, below the text of `display`.
 Patience MakePatience(ProgressDisplay* display) {
   Patience::Options options;
@@ -190,7 +186,8 @@ absl::Status Wait(JobClient& client, const std::string& id, bool json,
   return CheckAnySucceeded(job, errors);
 }
 
-absl::Status Submit(const SubmitFlags& flags, const std::string& coordinator) {
+absl::Status Submit(const SubmitFlags& flags,
+                    const CoordinatorPlace& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, flags.ToSpec());
   std::unique_ptr<InputFile> input;
   std::vector<NamedInput> inputs;
@@ -205,7 +202,7 @@ absl::Status Submit(const SubmitFlags& flags, const std::string& coordinator) {
     SLUICE_ASSIGN_OR_RETURN(
         files, ResultFiles::Plan(flags.output, flags.errors, inputs));
   }
-  auto client = Connect(coordinator);
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json);
   SLUICE_ASSIGN_OR_RETURN(
       const v1::Job job,
@@ -226,15 +223,15 @@ absl::Status Submit(const SubmitFlags& flags, const std::string& coordinator) {
   return absl::OkStatus();
 }
 
-absl::Status Status(const OneJob& flags, const std::string& coordinator) {
-  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
-                          Connect(coordinator)->GetJob(flags.id));
+absl::Status Status(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.id));
   Print(job, flags.json);
   return absl::OkStatus();
 }
 
-absl::Status Watch(const OneJob& flags, const std::string& coordinator) {
-  auto client = Connect(coordinator);
+absl::Status Watch(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json);
   Patience patience = MakePatience(&display);
   if (flags.json) {
@@ -273,27 +270,63 @@ struct ResultsFlags {
 };
 
 absl::Status Results(const ResultsFlags& flags,
-                     const std::string& coordinator) {
+                     const CoordinatorPlace& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(auto files,
                           ResultFiles::Plan(flags.output, flags.errors, {}));
   ProgressDisplay display(Clock::Real(), true);
   Patience patience = MakePatience(&display);
-  SLUICE_RETURN_IF_ERROR(SaveResults(*Connect(coordinator), flags.id,
-                                     flags.offset, flags.follow, flags.append,
-                                     patience, files.get()));
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_RETURN_IF_ERROR(SaveResults(*client, flags.id, flags.offset,
+                                     flags.follow, flags.append, patience,
+                                     files.get()));
   std::cerr << files->lines() << " results\n";
   return absl::OkStatus();
 }
 
-absl::Status Cancel(const OneJob& flags, const std::string& coordinator) {
-  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
-                          Connect(coordinator)->CancelJob(flags.id));
+absl::Status Cancel(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job, client->CancelJob(flags.id));
   Print(job, flags.json);
   return absl::OkStatus();
 }
 
-absl::Status Delete(const OneJob& flags, const std::string& coordinator) {
-  SLUICE_RETURN_IF_ERROR(Connect(coordinator)->DeleteJob(flags.id));
+absl::Status Pause(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job, client->PauseJob(flags.id));
+  Print(job, flags.json);
+  return absl::OkStatus();
+}
+
+absl::Status Resume(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job, client->ResumeJob(flags.id));
+  Print(job, flags.json);
+  return absl::OkStatus();
+}
+
+struct PriorityFlags {
+  OneJob job;
+  int32_t priority = 0;
+
+  void AddTo(CLI::App* cmd) {
+    job.AddTo(cmd);
+    cmd->add_option("priority", priority, "higher first; 0 if nobody says")
+        ->required();
+  }
+};
+
+absl::Status Priority(const PriorityFlags& flags,
+                      const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
+                          client->SetJobPriority(flags.job.id, flags.priority));
+  Print(job, flags.job.json);
+  return absl::OkStatus();
+}
+
+absl::Status Delete(const OneJob& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  SLUICE_RETURN_IF_ERROR(client->DeleteJob(flags.id));
   if (flags.json) {
     std::cout << nlohmann::json{{"id", flags.id}, {"deleted", true}}
               << std::endl;
@@ -326,8 +359,8 @@ void PrintRow(const v1::Job& job, bool first) {
       job.counts().failed(), EscapeForTerminal(job.spec().name()));
 }
 
-absl::Status List(const ListFlags& flags, const std::string& coordinator) {
-  auto client = Connect(coordinator);
+absl::Status List(const ListFlags& flags, const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   v1::ListJobsRequest request;
   int32_t left = flags.limit;
   bool any = false;
@@ -358,9 +391,10 @@ struct ClusterCommandFlags {
 };
 
 absl::Status Cluster(const ClusterCommandFlags& flags,
-                     const std::string& coordinator) {
+                     const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
-                          Connect(coordinator)->GetClusterState());
+                          client->GetClusterState());
   if (flags.json) {
     std::cout << ClusterToJson(state) << std::endl;
   } else {
@@ -371,13 +405,22 @@ absl::Status Cluster(const ClusterCommandFlags& flags,
 
 }  // namespace
 
-void AddJobCommands(CLI::App* app, const std::string* coordinator,
+absl::StatusOr<std::unique_ptr<JobClient>> ConnectTo(
+    const CoordinatorPlace& coordinator) {
+  SLUICE_ASSIGN_OR_RETURN(const ChannelSecurity security,
+                          coordinator.security.Channel());
+  return JobClient::Connect(
+      WithDefaultPort(coordinator.address, kCoordinatorPort), security);
+}
+
+void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen) {
   // A command with the flags that `run` takes.
   const auto add = [=]<typename Flags>(
                        const char* name, const char* description,
                        const char* footer,
-                       absl::Status (*run)(const Flags&, const std::string&)) {
+                       absl::Status (*run)(const Flags&,
+                                           const CoordinatorPlace&)) {
     CLI::App* cmd = app->add_subcommand(name, description);
     auto flags = std::make_shared<Flags>();
     flags->AddTo(cmd);
@@ -406,6 +449,17 @@ void AddJobCommands(CLI::App* app, const std::string* coordinator,
       Results);
   add("cancel", "Stop a job; its results so far are kept",
       "Example:\n  sluice cancel job_1", Cancel);
+  add("pause",
+      "Begin no further requests of a job; those that have begun are brought "
+      "to their end",
+      "Example:\n  sluice pause job_1", Pause);
+  add("resume", "Go on with a paused job", "Example:\n  sluice resume job_1",
+      Resume);
+  add("priority", "Move a job before others, or behind them",
+      "Examples:\n"
+      "  sluice priority job_7 10\n"
+      "  sluice priority job_1 -1",
+      Priority);
   add("delete", "Delete an ended job together with its results",
       "Example:\n  sluice delete job_1", Delete);
   add("list", "List jobs, newest first", "Example:\n  sluice list --limit 10",

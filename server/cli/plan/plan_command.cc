@@ -270,12 +270,11 @@ absl::Status CheckBudgets(const PlanFlags& flags) {
 }
 
 absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
-    const PlanFlags& flags, const std::string& coordinator) {
+    const PlanFlags& flags, const CoordinatorPlace& coordinator) {
   std::vector<MachineProfile> machines;
   if (!flags.cluster.empty()) return ReadClusterFile(flags.cluster);
   if (flags.running) {
-    const auto client =
-        JobClient::Connect(WithDefaultPort(coordinator, kCoordinatorPort));
+    SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
     SLUICE_ASSIGN_OR_RETURN(const v1::ClusterState state,
                             client->GetClusterState());
     for (const v1::WorkerInfo& worker : state.workers()) {
@@ -292,7 +291,8 @@ absl::StatusOr<std::vector<MachineProfile>> ReadMachines(
       machines.push_back(*std::move(profile));
     }
     if (machines.empty()) {
-      return FailedPrecondition("no worker is registered at ", coordinator);
+      return FailedPrecondition("no worker is registered at ",
+                                coordinator.address);
     }
     return machines;
   }
@@ -354,7 +354,7 @@ absl::Status CheckPolicy(const std::vector<std::string>& texts) {
 }
 
 absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
-                              const std::string& coordinator) {
+                              const CoordinatorPlace& coordinator) {
   if (flags.input.empty() == flags.lengths.empty()) {
     return absl::InvalidArgumentError(
         "say what is to be generated: -i FILE or --lengths, one of them");
@@ -610,7 +610,8 @@ nlohmann::ordered_json AlternativesJson(const std::vector<Alternative>& all) {
   return json;
 }
 
-absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
+absl::Status RunPlan(const PlanFlags& flags,
+                     const CoordinatorPlace& coordinator) {
   if (!flags.svg.empty() && !flags.frontier) {
     return absl::InvalidArgumentError("--svg is the picture of --frontier");
   }
@@ -669,7 +670,7 @@ absl::Status RunPlan(const PlanFlags& flags, const std::string& coordinator) {
 }
 
 absl::Status RunSimulate(const PlanFlags& flags,
-                         const std::string& coordinator) {
+                         const CoordinatorPlace& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const Case c, MakeCase(flags, coordinator));
   if (c.replicas != 1) {
     return absl::InvalidArgumentError(
@@ -735,7 +736,7 @@ absl::Status RunSimulate(const PlanFlags& flags,
 
 }  // namespace
 
-void AddPlanCommand(CLI::App* app, const std::string* coordinator,
+void AddPlanCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "plan", "The best policy for a job, and what it would take");
@@ -764,7 +765,7 @@ void AddPlanCommand(CLI::App* app, const std::string* coordinator,
       [=] { *chosen = [=] { return RunPlan(*flags, *coordinator); }; });
 }
 
-void AddSimulateCommand(CLI::App* app, const std::string* coordinator,
+void AddSimulateCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                         Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "simulate", "A job on a cluster, event by event, without either");

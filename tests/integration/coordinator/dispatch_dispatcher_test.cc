@@ -446,6 +446,49 @@ TEST_F(DispatcherTest, CancelEndsAJobAndFreesItsSlots) {
   Stop();
 }
 
+TEST_F(DispatcherTest, WhatIsNotBegunGoesBackToTheQueueWhenTheOrderChanges) {
+  Start([](uint64_t, const std::vector<int32_t>&) { return 'x'; });
+  AddWorker("a");
+  BoundedQueue<int> reached(1);
+  pipeline_->SetOnStep([&](int64_t step) {
+    int one = 1;
+    if (step == 10) reached.TryPush(one);
+  });
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) requests.push_back(MakeRequest(1, i, "Q", 40));
+  queue_.Add(requests);
+  dispatcher_->NotifyWork();
+  ASSERT_TRUE(reached.Pop().has_value());
+  dispatcher_->Reorder();
+  queue_.WaitForReturned(1);
+  queue_.WaitForResults(40);
+  EXPECT_EQ(queue_.doubled(), 0);
+  EXPECT_EQ(queue_.replays(), 0);
+  for (const auto& [id, generation] : queue_.results()) {
+    EXPECT_EQ(generation.text, std::string(40, 'x'));
+  }
+  Stop();
+}
+
+TEST_F(DispatcherTest, WithoutWorkersAllThatWaitsGoesBack) {
+  Start(HashModel(1000));
+  auto a = AddWorker("a");
+  pipeline_->SetOnStep([&](int64_t step) {
+    if (step == 20) a->Kill();
+  });
+  queue_.WaitForReady();
+  const std::vector<Request> requests = AddRequests(1, 50, 5);
+  queue_.WaitForDetail("waiting for workers");
+  dispatcher_->Reorder();
+  queue_.WaitForReturned(1);
+  pipeline_->SetOnStep(nullptr);
+  AddWorker("b");
+  queue_.WaitForResults(50);
+  ExpectResults(requests);
+  EXPECT_EQ(queue_.doubled(), 0);
+  Stop();
+}
+
 TEST_F(DispatcherTest, RequestsThatNeverFitEndWithAnError) {
   Start(HashModel(40), /*kv_pages=*/4, /*page_tokens=*/8);
   queue_.Add({MakeRequest(1, 0, "Q", 32), MakeRequest(1, 1, "Q", 31)});

@@ -120,8 +120,8 @@ TEST_F(StoreTest, AJobFromUploadToItsEnd) {
   EXPECT_EQ(end.generation_tokens, 6);
   auto results = store_->ReadResults(job.id, 1, 1 << 20);
   ASSERT_EQ(results->size(), 3u);
-  EXPECT_TRUE((*results)[0].is_error());
-  EXPECT_EQ((*results)[1].line(), "line 2");
+  EXPECT_TRUE((*results)[0].is_error);
+  EXPECT_EQ((*results)[1].line, "line 2");
   EXPECT_TRUE(store_->UnfinishedJobs()->empty());
 }
 
@@ -136,7 +136,7 @@ TEST_F(StoreTest, ARequestHasOneResult) {
   ASSERT_TRUE(commit.ok());
   EXPECT_THAT(commit->recorded, testing::ElementsAre(false, false));
   EXPECT_EQ(commit->jobs[0].completed, 1);
-  EXPECT_EQ((*store_->ReadResults(job, 0, 100))[0].line(), "line 0");
+  EXPECT_EQ((*store_->ReadResults(job, 0, 100))[0].line, "line 0");
   // A request that never existed has no result, either.
   const StoredResult unknown = Result(job, 99);
   const StoredResult no_job = Result(JobId(99), 0);
@@ -162,9 +162,9 @@ TEST_F(StoreTest, RequestIdsAreUniqueAndFreedByDeletion) {
   JobRecord again;
   again.spec.set_request_id("r");
   EXPECT_TRUE(absl::IsAlreadyExists(store_->CreateJob(&again)));
-  EXPECT_TRUE(absl::IsNotFound(store_->FindByRequestId("r").status()));
+  EXPECT_TRUE(absl::IsNotFound(store_->FindByRequestId("", "r").status()));
   ASSERT_TRUE(store_->PublishJob(job.id, {}, 1).ok());
-  EXPECT_EQ(store_->FindByRequestId("r")->id, job.id);
+  EXPECT_EQ(store_->FindByRequestId("", "r")->id, job.id);
   ASSERT_TRUE(store_->MarkDeleted(job.id).ok());
   EXPECT_TRUE(absl::IsNotFound(store_->MarkDeleted(job.id)));
   EXPECT_TRUE(store_->CreateJob(&again).ok());
@@ -290,6 +290,7 @@ TEST_F(StoreTest, ANewerVersion) {
 TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   JobRecord job;
   job.model = "m";
+  job.spec.set_priority(-3);
   ASSERT_TRUE(store_->CreateJob(&job).ok());
   ASSERT_TRUE(store_->AddRows(job.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
   ASSERT_TRUE(store_->PublishJob(job.id, {.lines = 1}, 7).ok());
@@ -304,7 +305,13 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                          "ALTER TABLE jobs DROP COLUMN by_default;"
                          "ALTER TABLE jobs DROP COLUMN cut_by_default;"
                          "ALTER TABLE jobs DROP COLUMN content;"
+                         "ALTER TABLE jobs DROP COLUMN tenant;"
+                         "ALTER TABLE jobs DROP COLUMN paused;"
+                         "ALTER TABLE jobs DROP COLUMN priority;"
+                         "ALTER TABLE requests DROP COLUMN sum;"
+                         "ALTER TABLE results DROP COLUMN sum;"
                          "DROP TABLE accepted;"
+                         "DROP INDEX failed_results;"
                          "PRAGMA user_version=1")
                   .ok());
   db->reset();
@@ -316,6 +323,76 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   EXPECT_EQ(found->total, 1);
   EXPECT_EQ(found->plan, "");
   EXPECT_EQ(found->content, "");
+  EXPECT_EQ(found->tenant, "");
+  EXPECT_FALSE(found->paused);
+  EXPECT_EQ(found->priority, -3);
+  const auto requests = (*store)->ReadRequests(job.id, 0, 10);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  EXPECT_FALSE((*requests)[0].damaged);
+}
+
+TEST_F(StoreTest, TenantsHaveRequestIdsAndListsOfTheirOwn) {
+  JobRecord ours, theirs;
+  for (JobRecord* job : {&ours, &theirs}) {
+    job->spec.set_request_id("r");
+    job->tenant = job == &ours ? "" : "lab";
+    ASSERT_TRUE(store_->CreateJob(job).ok());
+    ASSERT_TRUE(store_->PublishJob(job->id, {}, 7).ok());
+  }
+  EXPECT_EQ(store_->FindByRequestId("", "r")->id, ours.id);
+  EXPECT_EQ(store_->FindByRequestId("lab", "r")->id, theirs.id);
+  EXPECT_TRUE(absl::IsNotFound(store_->FindByRequestId("x", "r").status()));
+  const JobId last(1000);
+  EXPECT_EQ(store_->ListJobs(last, 9)->size(), 2u);
+  ASSERT_EQ(store_->ListJobs(last, 9, "lab")->size(), 1u);
+  EXPECT_EQ((*store_->ListJobs(last, 9, "lab"))[0].id, theirs.id);
+  EXPECT_EQ(store_->ListJobs(last, 9, "x")->size(), 0u);
+}
+
+TEST_F(StoreTest, OnlyJobsInProgressArePausedAndMoved) {
+  JobRecord job;
+  ASSERT_TRUE(store_->CreateJob(&job).ok());
+  ASSERT_TRUE(store_->AddRows(job.id, {{0, "", {1}, "{}"}}, {}).ok());
+  ASSERT_TRUE(store_->PublishJob(job.id, {.lines = 1}, 7).ok());
+  EXPECT_TRUE(store_->SetPaused(job.id, true)->paused);
+  EXPECT_EQ(store_->SetPriority(job.id, 5)->priority, 5);
+  EXPECT_TRUE(store_->GetJob(job.id)->paused);
+  EXPECT_EQ(store_->GetJob(job.id)->priority, 5);
+  ASSERT_TRUE(store_->BeginCancel(job.id).ok());
+  EXPECT_TRUE(store_->SetPaused(job.id, false)->paused);
+  EXPECT_TRUE(absl::IsNotFound(store_->SetPaused(JobId(99), true).status()));
+}
+
+TEST_F(StoreTest, RowsThatTheDiskChangedAreSaidToBeDamaged) {
+  JobRecord job;
+  ASSERT_TRUE(store_->CreateJob(&job).ok());
+  const StoredResult bad = {.job = job.id,
+                            .index = 2,
+                            .kind = ResultKind::kError,
+                            .line = "a bad line"};
+  ASSERT_TRUE(store_
+                  ->AddRows(job.id,
+                            {{0, "a", {1, 2}, "{}"}, {1, "b", {3}, "{}"}},
+                            {bad})
+                  .ok());
+  ASSERT_TRUE(store_->PublishJob(job.id, {.lines = 3, .failed = 1}, 7).ok());
+  store_.reset();
+  {
+    auto db = SqliteDb::Open(path().string());
+    ASSERT_TRUE((*db)
+                    ->Exec("UPDATE requests SET prompt = x'02000000' "
+                           "WHERE idx = 1;"
+                           "UPDATE results SET line = 'a bed line'")
+                    .ok());
+  }
+  store_ = *JobStore::Open(path());
+  const auto requests = store_->ReadRequests(job.id, 0, 10);
+  ASSERT_EQ(requests->size(), 2u);
+  EXPECT_FALSE((*requests)[0].damaged);
+  EXPECT_TRUE((*requests)[1].damaged);
+  const auto results = store_->ReadResults(job.id, 2, 1000);
+  ASSERT_EQ(results->size(), 1u);
+  EXPECT_TRUE((*results)[0].damaged);
 }
 
 class LostJobsTest : public StoreTest {
@@ -462,7 +539,7 @@ TEST_F(StoreTest, AFullDiskLosesNothing) {
   EXPECT_THAT(commit->recorded, testing::ElementsAre(true));
   Open();
   EXPECT_EQ(store_->GetJob(job)->completed, 2);
-  EXPECT_EQ((*store_->ReadResults(job, 1, 1))[0].line(), big.line);
+  EXPECT_EQ((*store_->ReadResults(job, 1, 1))[0].line, big.line);
 }
 
 // -- Other programs on the disk.

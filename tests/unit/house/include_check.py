@@ -76,7 +76,7 @@ RUNTIME_EXCEPTIONS = {
 SWEEP = "runtime/exec/stage_sweep."
 
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
-EDGE = ["prometheus/*", "CLI/*"]  # exporters and flags
+EDGE = ["prometheus/*", "CLI/*", "boost/*"]  # exporters, flags and HTTP
 LIBRARIES = ["nlohmann/*", "sqlite3.h", "unicode/*", "pcre2.h", "hwy/*", "oneapi/*", "dnnl*"]
 CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_variable",
                      "atomic", "future", "fstream", "iostream", "cstdio", "stdio.h", "ctime",
@@ -86,7 +86,8 @@ CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_var
 MUST_NOT_INCLUDE = {
     "common": WIRE + EDGE + LIBRARIES,
     "common/codec": WIRE + EDGE + [library for library in LIBRARIES if library != "nlohmann/*"],
-    "common/metrics": WIRE + ["CLI/*"] + LIBRARIES,  # the exporter
+    "common/http": WIRE + ["prometheus/*", "CLI/*"] + [library for library in LIBRARIES if library != "nlohmann/*"],
+    "common/metrics": WIRE + ["CLI/*", "boost/*"] + LIBRARIES,  # the exporter
     "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
     "runtime": WIRE + EDGE,
     "runtime/placement": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
@@ -126,7 +127,8 @@ WALL_CLOCK_ONLY_IN = ["tests/*", "common/threads/clock.cc",
                       "runtime/text/chat_template.cc",
                       "runtime/trace/trace.cc",
                       "proto/*", "server/job_client.cc", "server/coordinator_server.cc",
-                      "server/local_cluster.cc", "worker/link/link_server.cc"]
+                      "server/local_cluster.cc", "worker/link/link_server.cc",
+                      "server/access/audit_log.cc"]
 
 CODE = (".h", ".cc", ".cu", ".cuh")
 ONCE_PER_TARGET = "-inl.h"  # Highway includes such a header again for each instruction set

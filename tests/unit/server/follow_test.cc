@@ -67,6 +67,15 @@ class FlakyClient : public JobClient {
   absl::StatusOr<v1::Job> CancelJob(const std::string&) override {
     return v1::Job();
   }
+  absl::StatusOr<v1::Job> PauseJob(const std::string&) override {
+    return v1::Job();
+  }
+  absl::StatusOr<v1::Job> ResumeJob(const std::string&) override {
+    return v1::Job();
+  }
+  absl::StatusOr<v1::Job> SetJobPriority(const std::string&, int32_t) override {
+    return v1::Job();
+  }
   absl::Status DeleteJob(const std::string&) override {
     return absl::OkStatus();
   }

@@ -83,6 +83,15 @@ void MemoryQueue::Add(std::vector<Request> requests) {
   waiting_.insert(waiting_.begin(), requests.rbegin(), requests.rend());
 }
 
+void MemoryQueue::GiveBack(std::vector<Request> requests) {
+  MutexLock lock(&mu_);
+  returned_ += requests.size();
+  for (auto it = requests.rbegin(); it != requests.rend(); ++it) {
+    waiting_.push_back(std::move(*it));
+  }
+  changed_.NotifyAll();
+}
+
 void MemoryQueue::FailReads(absl::Status status) {
   MutexLock lock(&mu_);
   read_status_ = std::move(status);
@@ -173,6 +182,11 @@ void MemoryQueue::WaitForReady() {
 void MemoryQueue::WaitForTaken(size_t count) {
   MutexLock lock(&mu_);
   while (taken_ < count) changed_.Wait(&mu_);
+}
+
+void MemoryQueue::WaitForReturned(size_t count) {
+  MutexLock lock(&mu_);
+  while (returned_ < count) changed_.Wait(&mu_);
 }
 
 void MemoryQueue::WaitForTokens(int64_t count) {

@@ -52,6 +52,7 @@ class MemoryQueue : public RequestQueue {
   void FailReads(absl::Status status);
 
   absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) override;
+  void GiveBack(std::vector<Request> requests) override;
   absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(Request request, Generation generation) override;
   Backlog backlog() const override { return {}; }
@@ -66,6 +67,7 @@ class MemoryQueue : public RequestQueue {
   bool HasDetail(const std::string& part) const;
   void WaitForReady();  // the detail is ""
   void WaitForTaken(size_t count);
+  void WaitForReturned(size_t count);
   void WaitForTokens(int64_t count);
 
   std::map<std::pair<int64_t, int64_t>, Generation> results() const;
@@ -86,6 +88,7 @@ class MemoryQueue : public RequestQueue {
   int64_t replays_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t tokens_ ABSL_GUARDED_BY(mu_) = 0;
   size_t taken_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t returned_ ABSL_GUARDED_BY(mu_) = 0;
   size_t largest_take_ ABSL_GUARDED_BY(mu_) = 0;
   std::optional<std::string> detail_ ABSL_GUARDED_BY(mu_);
   absl::Status read_status_ ABSL_GUARDED_BY(mu_);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/threads/thread.h"
+#include "coordinator/jobs/job_state.h"
 #include "coordinator/store/sqlite_db.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
@@ -294,27 +295,6 @@ TEST_F(JobManagerTest, APageOfLargeJobsFitsAMessage) {
   } while (!request.page_token().empty());
   EXPECT_EQ(seen, kJobs);
   EXPECT_EQ(pages, 2);
-}
-
-TEST_F(JobManagerTest, PriorityThenAgeThenOrder) {
-  v1::JobSpec low, high;
-  low.set_priority(-5);
-  high.set_priority(7);
-  const std::string c = Submit(Prompts(2), low)->id();
-  const std::string a1 = Submit(Prompts(2))->id();
-  const std::string a2 = Submit(Prompts(2))->id();
-  const std::string h = Submit(Prompts(2), high)->id();
-  std::vector<std::string> order;
-  while (true) {
-    auto requests = manager->TakeRequests(3);
-    if (requests->empty()) break;
-    for (const Request& request : *requests) {
-      order.push_back(
-          absl::StrCat("job_", request.job.value(), "/", request.index));
-    }
-  }
-  EXPECT_THAT(order, ElementsAre(h + "/0", h + "/1", a1 + "/0", a1 + "/1",
-                                 a2 + "/0", a2 + "/1", c + "/0", c + "/1"));
 }
 
 TEST_F(JobManagerTest, ARequestHasOneResultHoweverOftenItCompletes) {
