@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Makes the Debian package of a build: programs, systemd units, configuration.
+#
+#   deploy/debian/build.sh [BUILD [FOLDER]]    BUILD: build/release, which has to be built; FOLDER: where the .deb goes
+#
+# The same build gives the same bytes. Prints the package's path.
+set -euo pipefail
+case "${1:-}" in
+  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+esac
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+build=$(cd "${1:-$root/build/release}" && pwd)
+folder=${2:-$build}
+source "$root/deploy/version.sh"
+arch=$(dpkg --print-architecture)
+
+work=$(mktemp -d -t sluice-deb-XXXXXX)
+trap 'rm -rf "$work"' EXIT
+tree=$work/tree
+DESTDIR=$tree cmake --install "$build" --prefix /usr --strip >"$work/install.log" || {
+  cat "$work/install.log" >&2
+  exit 1
+}
+
+doc=$tree/usr/share/doc/sluice
+install -d -m 755 "$tree/etc/sluice" "$doc" "$tree/DEBIAN"
+mv "$tree/usr/share/sluice/"*.env "$tree/etc/sluice/" # may hold tokens
+chmod 640 "$tree/etc/sluice/"*.env
+install -m 644 "$here/copyright" "$doc/copyright"
+
+# What the programs load, by the packages that have it.
+mkdir -p "$work/shlibdeps/debian"
+printf 'Source: sluice\n\nPackage: sluice\nArchitecture: any\n' >"$work/shlibdeps/debian/control"
+libraries=$(cd "$work/shlibdeps" && dpkg-shlibdeps -O "$tree"/usr/bin/* 2>"$work/shlibdeps.log" |
+  sed -n 's/^shlibs:Depends=//p')
+[ -n "$libraries" ] || {
+  cat "$work/shlibdeps.log" >&2
+  exit 1
+}
+
+sed -e "s|@VERSION@|$deb_version|" -e "s|@ARCH@|$arch|" -e "s|@LIBRARIES@|$libraries|" \
+  -e "s|@SIZE@|$(du -sk --apparent-size --exclude=DEBIAN "$tree" | cut -f1)|" "$here/control.in" >"$tree/DEBIAN/control"
+(cd "$tree" && find etc -type f | sort | sed 's|^|/|') >"$tree/DEBIAN/conffiles"
+(cd "$tree" && find usr -type f | sort | xargs md5sum) >"$tree/DEBIAN/md5sums"
+install -m 755 "$here/postinst" "$here/prerm" "$here/postrm" "$tree/DEBIAN/"
+chmod 644 "$tree/DEBIAN/"{control,conffiles,md5sums}
+
+export SOURCE_DATE_EPOCH=$epoch
+find "$tree" -exec touch --no-dereference --date="@$epoch" {} +
+mkdir -p "$folder"
+package=$folder/sluice_${deb_version}_$arch.deb
+dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
+echo "$package"
