@@ -16,6 +16,7 @@
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -28,7 +29,7 @@ class FuzzTokenizer : public testing::Test {
 
   // A golden tokenizer with most of its vocabulary cut off.
   json Golden(const std::string& kind) {
-    const auto file = std::filesystem::path(SLUICE_TESTS_DIR) / "golden" /
+    const auto file = std::filesystem::path(TestsDir()) / "golden" /
                       "tokenizers" / kind / "tokenizer.json";
     std::ifstream in(file);
     json tokenizer = json::parse(in);

@@ -22,13 +22,14 @@
 #include "server/coordinator_server.h"
 #include "server/job_client.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 
 namespace sluice {
 namespace {
 
-constexpr char kModel[] = SLUICE_TESTS_DIR "/models/llama-kjv";
+const std::string kModel = TestsDir() + "/models/llama-kjv";
 constexpr char kCluster[] = "the cluster's secret";
 
 class AccessTest : public testing::Test {

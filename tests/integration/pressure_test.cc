@@ -29,6 +29,7 @@
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -36,7 +37,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const char kModel[] = SLUICE_TESTS_DIR "/models/llama-kjv";
+const std::string kModel = TestsDir() + "/models/llama-kjv";
 
 // None of these tests takes so long, on any machine.
 constexpr absl::Duration kDeadline = absl::Seconds(120);
@@ -58,7 +59,7 @@ class WorkerProcess {
  public:
   explicit WorkerProcess(int coordinator_port) {
     std::vector<std::string> arguments = {
-        SLUICE_BIN_DIR "/sluice-worker",
+        BinDir() + "/sluice-worker",
         "--model",
         kModel,
         "--coordinator",

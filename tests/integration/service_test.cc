@@ -24,6 +24,7 @@
 #include "sluice/v1/cluster.grpc.pb.h"
 #include "sluice/v1/jobs.grpc.pb.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -31,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-const char kModel[] = SLUICE_TESTS_DIR "/models/llama-kjv";
+const std::string kModel = TestsDir() + "/models/llama-kjv";
 
 class ServiceTest : public ::testing::Test {
  protected:

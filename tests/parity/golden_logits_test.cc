@@ -15,6 +15,7 @@
 
 #include "runtime/model/model_dir.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +34,7 @@ struct Golden {
 };
 
 Golden ReadGolden(const std::string& name) {
-  const fs::path dir = fs::path(SLUICE_TESTS_DIR) / "golden" / "logits";
+  const fs::path dir = fs::path(TestsDir()) / "golden" / "logits";
   Golden golden;
   std::ifstream file(dir / (name + ".json"));
   const nlohmann::json json = nlohmann::json::parse(file);
@@ -50,8 +51,8 @@ Golden ReadGolden(const std::string& name) {
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(SLUICE_TESTS_DIR) /
-                                                  "golden" / "logits")) {
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(TestsDir()) / "golden" / "logits")) {
     if (entry.path().extension() == ".json") {
       names.push_back(entry.path().stem().string());
     }
@@ -71,8 +72,7 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenLogitsTest, AgreesInFloat32) {
   const Golden golden = ReadGolden(GetParam());
-  auto model =
-      ModelDir::Open(fs::path(SLUICE_TESTS_DIR) / fs::path(golden.model));
+  auto model = ModelDir::Open(fs::path(TestsDir()) / fs::path(golden.model));
   ASSERT_TRUE(model.ok()) << model.status();
   auto source = (*model)->OpenTensors();
   ASSERT_TRUE(source.ok()) << source.status();
@@ -140,8 +140,7 @@ TEST_P(GoldenLogitsTest, AgreesInFloat32) {
 // percent of the logits' own spread.
 TEST_P(GoldenLogitsTest, IsNearInBFloat16) {
   const Golden golden = ReadGolden(GetParam());
-  auto model =
-      ModelDir::Open(fs::path(SLUICE_TESTS_DIR) / fs::path(golden.model));
+  auto model = ModelDir::Open(fs::path(TestsDir()) / fs::path(golden.model));
   ASSERT_TRUE(model.ok()) << model.status();
   auto source = (*model)->OpenTensors();
   ASSERT_TRUE(source.ok()) << source.status();

@@ -17,6 +17,7 @@
 
 #include "runtime/model/model_dir.h"
 #include "tests/parity/stage_chain.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -75,10 +76,10 @@ absl::StatusOr<std::vector<TokenScores>> ScorePrompts(
 class GoldenScoresTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenScoresTest, AgreesInFloat32) {
-  std::ifstream file(fs::path(SLUICE_TESTS_DIR) / "golden" / "scores" /
+  std::ifstream file(fs::path(TestsDir()) / "golden" / "scores" /
                      (GetParam() + ".json"));
   const nlohmann::json golden = nlohmann::json::parse(file);
-  auto model = ModelDir::Open(fs::path(SLUICE_TESTS_DIR) /
+  auto model = ModelDir::Open(fs::path(TestsDir()) /
                               golden.at("model").get<std::string>());
   ASSERT_TRUE(model.ok()) << model.status();
   auto source = (*model)->OpenTensors();

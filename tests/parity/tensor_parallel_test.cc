@@ -16,6 +16,7 @@
 #include "tests/parity/random_source.h"
 #include "tests/parity/stage_chain.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -94,8 +95,8 @@ void ExpectSameByRanks(const DecoderSpec& spec, const TensorSource& source,
 
 std::vector<std::string> GoldenModels() {
   std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(fs::path(SLUICE_TESTS_DIR) /
-                                                  "golden" / "models")) {
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(TestsDir()) / "golden" / "models")) {
     if (fs::exists(entry.path() / "config.json")) {
       names.push_back(entry.path().filename().string());
     }
@@ -107,8 +108,8 @@ std::vector<std::string> GoldenModels() {
 class GoldenRanksTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    auto model = ModelDir::Open(fs::path(SLUICE_TESTS_DIR) / "golden" /
-                                "models" / GetParam());
+    auto model =
+        ModelDir::Open(fs::path(TestsDir()) / "golden" / "models" / GetParam());
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = *std::move(model);
     auto source = model_->OpenTensors();

@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "scheduler/steps/workload.h"
 #include "tests/bench/paper/flexgen_overlap.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -143,10 +144,10 @@ absl::StatusOr<std::vector<PublishedRun>> ReadRuns(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<PublishedRun>> MeasuredRuns() {
-  return ReadRuns(SLUICE_TESTS_DIR "/bench/paper/flexgen_measured.csv");
+  return ReadRuns(TestsDir() + "/bench/paper/flexgen_measured.csv");
 }
 absl::StatusOr<std::vector<PublishedRun>> MoreRuns() {
-  return ReadRuns(SLUICE_TESTS_DIR "/bench/paper/flexgen_more.csv");
+  return ReadRuns(TestsDir() + "/bench/paper/flexgen_more.csv");
 }
 
 absl::StatusOr<DecoderSpec> PaperModel(absl::string_view name) {

@@ -15,6 +15,7 @@
 #include "proto/grpc_endpoint.h"
 #include "tests/integration/coordinator/dispatch_fake_worker.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -29,7 +30,7 @@ class CoordinatorTest : public testing::Test {
   CoordinatorTest() {
     fs::create_directories(dir_ / "tiny");
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
-      fs::copy_file(fs::path(SLUICE_TESTS_DIR "/golden/tokenizers/gpt2") / file,
+      fs::copy_file(fs::path(TestsDir() + "/golden/tokenizers/gpt2") / file,
                     dir_ / "tiny" / file);
     }
     std::ofstream(dir_ / "tiny" / "config.json") << R"({

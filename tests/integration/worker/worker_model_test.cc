@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "proto/convert.h"
 #include "tests/integration/worker/test_coordinator.h"
+#include "tests/support/test_paths.h"
 #include "worker/link/link_server.h"
 #include "worker/worker.h"
 
@@ -23,8 +24,8 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr int kLayers = 3;
-const char kModel[] = SLUICE_TESTS_DIR "/golden/models/llama-base";
-const char kGolden[] = SLUICE_TESTS_DIR "/golden/logits/llama-base.json";
+const std::string kModel = TestsDir() + "/golden/models/llama-base";
+const std::string kGolden = TestsDir() + "/golden/logits/llama-base.json";
 
 Worker::Options Options(const std::string& name,
                         const std::string& coordinator) {

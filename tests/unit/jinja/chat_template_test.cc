@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -53,7 +54,7 @@ std::string ReadFile(const std::filesystem::path& path) {
 }
 
 std::filesystem::path Golden() {
-  return std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "chat";
+  return std::filesystem::path(TestsDir()) / "golden" / "chat";
 }
 
 // Expects a row of cases.json or snippets.json: the text, or an error, whose

@@ -13,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "runtime/kernels/cpu/attention.h"
 #include "runtime/kv/kv_layout.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/kernels/attention_cache.h"
 #include "tests/unit/kernels/targets.h"
 
@@ -199,7 +200,7 @@ std::vector<float> Floats(const std::string& hex) {
 
 // The bytes are bit for bit what numpy makes of the definition.
 TEST(StoreKvTest, MatchesTheGoldenFile) {
-  std::ifstream file(SLUICE_TESTS_DIR "/golden/kv_quant/kv_quant_golden.json");
+  std::ifstream file(TestsDir() + "/golden/kv_quant/kv_quant_golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   ASSERT_GE(cases.size(), 30u);
   ForEachTarget([&](const char* target) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/rotary.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -210,8 +211,7 @@ TEST(DecoderSpec, NestedRopeParametersThatAgree) {
 }
 
 TEST(DecoderSpec, RotaryFrequenciesAreTransformers) {
-  std::ifstream file(std::string(SLUICE_TESTS_DIR) +
-                     "/unit/model/rope_cases.json");
+  std::ifstream file(TestsDir() + "/unit/model/rope_cases.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   ASSERT_GT(cases.size(), 30u);
   size_t exact = 0, total = 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/test_paths.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {
@@ -206,7 +207,7 @@ TEST(ModelDir, TiedEmbeddingsThatDifferAreNotTied) {
 
 TEST(ModelDir, EveryGoldenModelHasAllItsTensors) {
   const std::filesystem::path models =
-      std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "models";
+      std::filesystem::path(TestsDir()) / "golden" / "models";
   int found = 0;
   for (const auto& entry : std::filesystem::directory_iterator(models)) {
     if (!entry.is_directory()) continue;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/float16.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/kernels/targets.h"
 #include "tests/unit/quant/dequantize_code.h"
 
@@ -246,7 +247,7 @@ TEST(GroupCodec, TheUnitMakesTheLargestFit) {
 
 // tests/golden/make_quant_golden.py
 TEST(GroupCodec, IsNearTheOptimumAndBelowQ4_0) {
-  const std::string folder = SLUICE_TESTS_DIR "/golden/quant/";
+  const std::string folder = TestsDir() + "/golden/quant/";
   std::ifstream text(folder + "groups.json");
   const nlohmann::json golden = nlohmann::json::parse(text);
   const int size = golden["size"];

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "runtime/sample/penalties.h"
 #include "runtime/sample/philox.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -47,7 +48,7 @@ std::vector<int32_t> Support(const SamplingParams& params,
 }
 
 TEST(DistributionTest, EqualsHuggingFace) {
-  std::ifstream file(SLUICE_TESTS_DIR "/golden/sampling/sampling_golden.json");
+  std::ifstream file(TestsDir() + "/golden/sampling/sampling_golden.json");
   const nlohmann::json cases = nlohmann::json::parse(file);
   ASSERT_GT(cases.size(), 50u);
   SamplerScratch scratch;

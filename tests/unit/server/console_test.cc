@@ -18,6 +18,7 @@
 #include "server/console/console_files.h"
 #include "server/console/same_origin.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -49,7 +50,7 @@ class ConsoleTest : public testing::Test {
     }
     guard_ = *TokenGuard::Create(access);
     Coordinator::Options options;
-    options.model_dir = SLUICE_TESTS_DIR "/models/llama-kjv";
+    options.model_dir = TestsDir() + "/models/llama-kjv";
     options.state_dir = dir_.path() / "state";
     coordinator_ = *Coordinator::Create(options);
     console_ = std::make_unique<Console>(guard_.get(), tokens);

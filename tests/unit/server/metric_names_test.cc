@@ -20,6 +20,7 @@
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_metrics.h"
 #include "tests/support/test_metrics.h"
+#include "tests/support/test_paths.h"
 #include "worker/worker_metrics.h"
 
 namespace sluice {
@@ -140,7 +141,7 @@ TEST(MetricNamesTest, StepsHaveOneLayoutAndRequestsBucketsOfDays) {
 }
 
 TEST(MetricNamesTest, TheReadmeNamesThemAll) {
-  std::ifstream file(std::string(SLUICE_TESTS_DIR) + "/../server/README.md");
+  std::ifstream file(TestsDir() + "/../server/README.md");
   std::stringstream readme;
   readme << file.rdbuf();
   Catalogue all;

@@ -13,6 +13,7 @@
 #include "common/text/utf8.h"
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -20,7 +21,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 std::filesystem::path GoldenDir() {
-  return std::filesystem::path(SLUICE_TESTS_DIR) / "golden" / "tokenizers";
+  return std::filesystem::path(TestsDir()) / "golden" / "tokenizers";
 }
 
 std::vector<std::string> Kinds() {

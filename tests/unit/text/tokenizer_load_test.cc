@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/text/tokenizer/tokenizer.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/text/model_files.h"
 
 namespace sluice {
@@ -398,7 +399,7 @@ TEST(TokenizerLoadTest, SmallTokenizerWorks) {
 }
 
 TEST(TokenizerLoadTest, AddPrefixSpaceAsHuggingFacesClasses) {
-  const std::string folder = SLUICE_TESTS_DIR "/golden/tokenizers/";
+  const std::string folder = TestsDir() + "/golden/tokenizers/";
   const auto read = [](const std::string& file) {
     std::ifstream in(file);
     return json::parse(in);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
@@ -29,7 +30,7 @@ Child RunHelper(const std::filesystem::path& state_dir, int uploads,
                 int requests, absl::Duration patience) {
   int out[2];
   EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
-  const std::string program = SLUICE_BIN_DIR "/job_crash_helper";
+  const std::string program = BinDir() + "/job_crash_helper";
   const std::string uploads_text = absl::StrCat(uploads);
   const std::string requests_text = absl::StrCat(requests);
   const pid_t pid = fork();

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "coordinator/jobs/requests/request_parser.h"
+#include "tests/support/test_paths.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
@@ -38,8 +39,7 @@ class RequestChatTest : public testing::Test {
 };
 
 TEST_F(RequestChatTest, PromptsAreHuggingFaces) {
-  std::ifstream file(std::string(SLUICE_TESTS_DIR) +
-                     "/golden/chat/requests.json");
+  std::ifstream file(TestsDir() + "/golden/chat/requests.json");
   const ordered_json rows = ordered_json::parse(file);
   ASSERT_GE(rows.size(), 59u);
   for (const ordered_json& row : rows) {

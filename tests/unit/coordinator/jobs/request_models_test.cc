@@ -6,6 +6,7 @@
 
 #include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/jobs/results/token_texts.h"
+#include "tests/support/test_paths.h"
 
 namespace sluice {
 namespace {
@@ -15,7 +16,7 @@ using testing::HasSubstr;
 struct Model {
   explicit Model(const std::string& name) {
     const std::filesystem::path path =
-        std::filesystem::path(SLUICE_TESTS_DIR) / "models" / name;
+        std::filesystem::path(TestsDir()) / "models" / name;
     auto opened = ModelDir::Open(path);
     auto loaded = Tokenizer::Load(path);
     EXPECT_TRUE(opened.ok()) << opened.status();
