@@ -45,3 +45,27 @@ build() {
   fi
   cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
 }
+
+# run_tests FOLDER [WORD...]: runs a build folder's tests; the words go to ctest.
+run_tests() {
+  local folder=$1
+  shift
+  ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@"
+}
+
+# retry_tests FOLDER [WORD...]: the same, but a test that fails gets a second try. The last lines name the tests that
+# needed it: each is a bug until its cause is found.
+retry_tests() {
+  local log code=0
+  log=$(mktemp -t sluice-tests-XXXXXX)
+  run_tests "$@" --repeat until-pass:2 2>&1 | tee "$log" || code=$?
+  awk '/Test +#[0-9]+: / {
+         name = $0
+         sub(/^.*Test +#[0-9]+: /, "", name)
+         sub(/ .*$/, "", name)
+         if (/\*\*\*(Failed|Timeout|Exception)/) failed[name] = 1
+         else if (/ Passed / && failed[name]) print "FLAKY: " name " failed at first and passed on its second try"
+       }' "$log"
+  rm -f "$log"
+  return "$code"
+}

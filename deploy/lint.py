@@ -7,12 +7,14 @@ Looks at each FILE, or at every C++ source, with the flags that the build folder
 with. DIR is one of the preset clang, which compiles each source alone and without precompiled headers; what is
 generated must be there: cmake --preset clang && cmake --build build/clang --target sluice_proto_sources. Production sources get all of
 .clang-tidy, tests that have locks only -Wthread-safety. A source that passed is not looked at again before it,
-anything that it includes, its flags, .clang-tidy or the machine's packages change: DIR/lint
-remembers. Exits with 1 if anything is found, with 2 if it cannot look.
+anything that it includes, its flags, .clang-tidy or the machine's packages change, in whichever checkout:
+$XDG_CACHE_HOME/sluice/lint (~/.cache/sluice/lint) remembers it for 60 days. Exits with 1 if anything is found, with 2
+if it cannot look.
 """
 
 import argparse
 import concurrent.futures
+import contextlib
 import functools
 import hashlib
 import json
@@ -26,6 +28,7 @@ import time
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 PACKAGES = "/var/lib/dpkg/status"  # stands for the contents of all system headers
 FOLDERS = ("-I", "-isystem", "-iquote")
+KEPT_SECONDS = 60 * 24 * 3600  # how long a verdict that nobody asks for is remembered
 LOCKS = re.compile(rb"Mutex|ABSL_\w+_BY|ABSL_\w*LOCK")
 
 
@@ -54,7 +57,8 @@ def compile_flags(command):
 class Lint:
     def __init__(self, root, build):
         self.root, self.build = os.path.realpath(root), os.path.realpath(build)
-        self.cache = os.path.join(self.build, "lint")
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        self.cache = os.path.join(cache, "sluice", "lint")
         os.makedirs(self.cache, exist_ok=True)
         self.config = os.path.join(self.root, ".clang-tidy")
         tools = b""
@@ -118,14 +122,29 @@ class Lint:
         return done.stdout + "".join(line + "\n" for line in done.stderr.splitlines()
                                      if not re.match(r"\d+ warnings? (generated|treated)", line))
 
+    def is_known(self, key):
+        """Returns whether what has this key was found good before; keeps that remembered."""
+        try:
+            os.utime(os.path.join(self.cache, key))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def forget_old(self):
+        """Removes the verdicts that nobody asked for in a long time."""
+        for entry in os.scandir(self.cache):
+            with contextlib.suppress(FileNotFoundError):  # another run may do the same
+                if time.time() - entry.stat().st_mtime > KEPT_SECONDS:
+                    os.remove(entry.path)
+
     def run(self, wanted, jobs):
-        """Looks at the sources; prints what is found, and returns of how many sources."""
+        """Looks at the sources; prints what is found, and returns in how many of them."""
         start, keys, bad = time.monotonic(), {}, 0
         for path, (flags, _) in wanted.items():
             key = self.key(path, flags)
             if key:
                 keys[path] = key
-        todo = [p for p in keys if not os.path.exists(os.path.join(self.cache, keys[p]))]
+        todo = [path for path, key in keys.items() if not self.is_known(key)]
         with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
             verdicts = {pool.submit(self.look, path, *wanted[path]): path for path in todo}
             for verdict in concurrent.futures.as_completed(verdicts):
@@ -137,7 +156,7 @@ class Lint:
                     open(os.path.join(self.cache, keys[path]), "w").close()
         print(f"lint: {len(keys)} sources, {len(keys) - len(todo)} of them as they were, {bad} with findings; "
               f"{time.monotonic() - start:.0f} s")
-        return bad, set(keys.values())
+        return bad
 
 
 def main():
@@ -167,10 +186,8 @@ def main():
                 return 2
             print(f"{name}: not looked at, since {build} does not compile it")
         sources = {path: how for path, how in sources.items() if path in names}
-    bad, keys = lint.run(sources, options.jobs)
-    if not options.files:
-        for old in set(os.listdir(lint.cache)) - keys:
-            os.remove(os.path.join(lint.cache, old))
+    bad = lint.run(sources, options.jobs)
+    lint.forget_old()
     return 1 if bad else 0
 
 

@@ -5,11 +5,17 @@
 #   deploy/test.sh asan       the same under AddressSanitizer and UBSan
 #   deploy/test.sh tsan       ... under ThreadSanitizer
 #   deploy/test.sh release -R tokenizer    further words go to ctest, and nothing is linted
+#   deploy/test.sh --retry [...]     a test that fails gets a second try; the last lines name it as FLAKY
 set -euo pipefail
 case "${1:-}" in
-  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 source "$(dirname "$0")/common.sh"
+run=run_tests
+if [ "${1:-}" = --retry ]; then
+  run=retry_tests
+  shift
+fi
 preset=${1:-release}
 [ $# -gt 0 ] && shift
 install_packages
@@ -22,5 +28,5 @@ if [ "$preset" = release ] && [ $# -eq 0 ]; then
   build clang sluice_proto_sources
   deploy/lint.py || linted=$?
 fi
-ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure --no-tests=error "$@"
+"$run" "build/$preset" "$@"
 exit "$linted"

@@ -67,6 +67,10 @@ class FormatCheckTest(unittest.TestCase):
 class LintTest(unittest.TestCase):
 
     def setUp(self):
+        self.cache = tempfile.TemporaryDirectory()
+        self.make_checkout()
+
+    def make_checkout(self):
         self.directory = tempfile.TemporaryDirectory()
         self.root = self.directory.name
         shutil.copy(os.path.join(ROOT, ".clang-tidy"), self.root)
@@ -75,9 +79,11 @@ class LintTest(unittest.TestCase):
 
     def tearDown(self):
         self.directory.cleanup()
+        self.cache.cleanup()
 
     def lint(self, files, *arguments):
         """(exit code, output) of lint.py on a tree with these sources, as CMake would compile them."""
+        environment = {**os.environ, "XDG_CACHE_HOME": self.cache.name}
         build = os.path.join(self.root, "build")
         os.makedirs(build, exist_ok=True)
         commands = []
@@ -92,7 +98,7 @@ class LintTest(unittest.TestCase):
         with open(os.path.join(build, "compile_commands.json"), "w") as file:
             json.dump(commands, file)
         done = subprocess.run([os.path.join(ROOT, "deploy", "lint.py"), "--root", self.root, "--build", build,
-                               *arguments], capture_output=True, text=True)
+                               *arguments], capture_output=True, text=True, env=environment)
         self.assertEqual(done.stderr, "")
         return done.returncode, done.stdout
 
@@ -106,6 +112,18 @@ class LintTest(unittest.TestCase):
         with open(os.path.join(self.root, "common", "threads", "mutex.h"), "a") as file:
             file.write("// More.\n")
         self.assertIn("4 sources, 2 of them as they were, 0 with findings", self.lint(files)[1])
+
+    def test_another_checkout_knows_what_passed_until_it_was_not_asked_for_in_a_long_time(self):
+        files = {"runtime/a.cc": GUARDED % LOCK, "runtime/b.cc": "int x;\n"}
+        self.lint(files)
+        self.directory.cleanup()
+        self.make_checkout()
+        self.assertIn("2 sources, 2 of them as they were", self.lint(files)[1])
+        folder = os.path.join(self.cache.name, "sluice", "lint")
+        for name in os.listdir(folder):
+            os.utime(os.path.join(folder, name), (0, 0))
+        self.assertIn("1 sources, 1 of them as they were", self.lint({"runtime/b.cc": "int x;\n"})[1])
+        self.assertEqual(len(os.listdir(folder)), 1)
 
     def test_what_is_read_without_its_lock_is_named_in_sources_and_tests(self):
         code, output = self.lint({"runtime/a.cc": GUARDED % "", "tests/a_test.cc": GUARDED % ""})
