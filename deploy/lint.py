@@ -7,7 +7,7 @@ Looks at each FILE, or at every C++ source, with the flags that the build folder
 with. DIR is one of the preset clang, which compiles each source alone and without precompiled headers; what is
 generated must be there: cmake --preset clang && cmake --build build/clang --target sluice_proto_sources. Production sources get all of
 .clang-tidy, tests that have locks only -Wthread-safety. A source that passed is not looked at again before it,
-anything that it includes, its flags, .clang-tidy or the machine's packages change, in whichever checkout:
+anything that it includes, its flags, .clang-tidy or the machine's -dev packages change, in whichever checkout:
 $XDG_CACHE_HOME/sluice/lint (~/.cache/sluice/lint) remembers it for 60 days. Exits with 1 if anything is found, with 2
 if it cannot look.
 """
@@ -21,12 +21,13 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import time
 
 INCLUDE = re.compile(rb'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-PACKAGES = "/var/lib/dpkg/status"  # stands for the contents of all system headers
+PACKAGES = ("dpkg-query", "-W", "-f", "${Package} ${Version} ${db:Status-Abbrev}\\n", "*-dev")  # who has system headers
 FOLDERS = ("-I", "-isystem", "-iquote")
 KEPT_SECONDS = 60 * 24 * 3600  # how long a verdict that nobody asks for is remembered
 LOCKS = re.compile(rb"Mutex|ABSL_\w+_BY|ABSL_\w*LOCK")
@@ -65,8 +66,8 @@ class Lint:
         for tool in ("clang-tidy", "clang++"):
             tools += subprocess.run([tool, "--version"], check=True, capture_output=True).stdout
         tools += read(self.config)[0].encode()
-        if os.path.exists(PACKAGES):
-            tools += read(PACKAGES)[0].encode()
+        if shutil.which(PACKAGES[0]):
+            tools += subprocess.run(PACKAGES, check=True, capture_output=True).stdout
         self.tools = hashlib.sha256(tools).hexdigest()
 
     def sources(self):
