@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "common/status_macros.h"
@@ -66,6 +67,49 @@ class UploadPulse {
   Thread thread_;
 };
 
+// The calls that run, so that they can be ended. Thread-safe.
+class OpenCalls {
+ public:
+  // One of them, from before it begins until it has ended.
+  class Call {
+   public:
+    explicit Call(OpenCalls* calls) : calls_(calls) {
+      MutexLock lock(&calls_->mu_);
+      if (!calls_->stopped_) calls_->open_.insert(&context_);
+      may_begin_ = !calls_->stopped_;
+    }
+    ~Call() {
+      MutexLock lock(&calls_->mu_);
+      calls_->open_.erase(&context_);
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+
+    // kCancelled after Stop(): then the call must not begin.
+    absl::Status MayBegin() const {
+      return may_begin_ ? absl::OkStatus()
+                        : absl::CancelledError("the client was stopped");
+    }
+    grpc::ClientContext& context() { return context_; }
+
+   private:
+    OpenCalls* const calls_;
+    grpc::ClientContext context_;
+    bool may_begin_ = false;
+  };
+
+  void Stop() {
+    MutexLock lock(&mu_);
+    stopped_ = true;
+    for (grpc::ClientContext* const context : open_) context->TryCancel();
+  }
+
+ private:
+  Mutex mu_;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<grpc::ClientContext*> open_ ABSL_GUARDED_BY(mu_);
+};
+
 class GrpcJobClient : public JobClient {
  public:
   GrpcJobClient(std::shared_ptr<grpc::Channel> channel, std::string name)
@@ -76,9 +120,10 @@ class GrpcJobClient : public JobClient {
   absl::StatusOr<v1::Job> CreateJob(const v1::JobSpec& spec,
                                     std::istream* input,
                                     const UploadProgress& progress) override {
-    grpc::ClientContext context;
+    OpenCalls::Call call(&calls_);
+    SLUICE_RETURN_IF_ERROR(call.MayBegin());
     v1::Job job;
-    auto writer = jobs_->CreateJob(&context, &job);
+    auto writer = jobs_->CreateJob(&call.context(), &job);
     v1::CreateJobRequest message;
     *message.mutable_spec() = spec;
     bool open = writer->Write(message);
@@ -89,7 +134,7 @@ class GrpcJobClient : public JobClient {
     while (open && input != nullptr) {
       input->read(buffer.data(), kUploadChunk);
       if (input->bad()) {
-        context.TryCancel();
+        call.context().TryCancel();
         pulse.Stop();
         writer->Finish().ok();
         return absl::DataLossError("reading the input failed");
@@ -149,24 +194,26 @@ class GrpcJobClient : public JobClient {
   }
 
   absl::Status DeleteJob(const std::string& id) override {
-    grpc::ClientContext context;
+    OpenCalls::Call call(&calls_);
+    SLUICE_RETURN_IF_ERROR(call.MayBegin());
     v1::DeleteJobRequest request;
     request.set_id(id);
     v1::DeleteJobResponse response;
-    return Check(jobs_->DeleteJob(&context, request, &response));
+    return Check(jobs_->DeleteJob(&call.context(), request, &response));
   }
 
   absl::StatusOr<v1::Job> WatchJob(
       const std::string& id,
       const std::function<bool(const v1::Job&)>& on_job) override {
-    grpc::ClientContext context;
+    OpenCalls::Call call(&calls_);
+    SLUICE_RETURN_IF_ERROR(call.MayBegin());
     v1::WatchJobRequest request;
     request.set_id(id);
-    auto reader = jobs_->WatchJob(&context, request);
+    auto reader = jobs_->WatchJob(&call.context(), request);
     v1::Job job;
     while (reader->Read(&job)) {
       if (!on_job(job)) {
-        context.TryCancel();
+        call.context().TryCancel();
         reader->Finish().ok();  // cancelled on purpose
         return job;
       }
@@ -179,12 +226,13 @@ class GrpcJobClient : public JobClient {
       const std::string& id, int64_t offset, bool follow,
       const std::function<absl::Status(const v1::Result&)>& on_result)
       override {
-    grpc::ClientContext context;
+    OpenCalls::Call call(&calls_);
+    SLUICE_RETURN_IF_ERROR(call.MayBegin());
     v1::StreamResultsRequest request;
     request.set_id(id);
     request.set_offset(offset);
     request.set_follow(follow);
-    auto reader = jobs_->StreamResults(&context, request);
+    auto reader = jobs_->StreamResults(&call.context(), request);
     v1::ResultChunk chunk;
     std::string begun;  // the beginning of a line that comes in pieces
     while (reader->Read(&chunk)) {
@@ -198,7 +246,7 @@ class GrpcJobClient : public JobClient {
           begun.clear();
         }
         if (absl::Status status = on_result(result); !status.ok()) {
-          context.TryCancel();
+          call.context().TryCancel();
           reader->Finish().ok();  // cancelled on purpose
           return status;
         }
@@ -227,6 +275,8 @@ class GrpcJobClient : public JobClient {
     return state;
   }
 
+  void Stop() override { calls_.Stop(); }
+
  private:
   // Makes a call with one answer, which comes soon.
   template <typename Response, typename Stub, typename Request>
@@ -234,12 +284,14 @@ class GrpcJobClient : public JobClient {
                                grpc::Status (Stub::*call)(grpc::ClientContext*,
                                                           const Request&,
                                                           Response*),
-                               const Request& request) const {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() +
-                         std::chrono::seconds(30));
+                               const Request& request) {
+    OpenCalls::Call open(&calls_);
+    SLUICE_RETURN_IF_ERROR(open.MayBegin());
+    open.context().set_deadline(std::chrono::system_clock::now() +
+                                std::chrono::seconds(30));
     Response response;
-    SLUICE_RETURN_IF_ERROR(Check((stub.*call)(&context, request, &response)));
+    SLUICE_RETURN_IF_ERROR(
+        Check((stub.*call)(&open.context(), request, &response)));
     return response;
   }
 
@@ -255,6 +307,7 @@ class GrpcJobClient : public JobClient {
   }
 
   const std::string name_;
+  OpenCalls calls_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::ClusterService::Stub> cluster_;
 };

@@ -57,6 +57,10 @@ class JobClient {
       const std::function<absl::Status(const v1::Result&)>& on_result) = 0;
   // Returns the state with all workers, however many there are.
   virtual absl::StatusOr<v1::ClusterState> GetClusterState() = 0;
+
+  // Ends all calls, those that run and those that are made later, with
+  // kCancelled. Does not wait for them. From then on, no call begins.
+  virtual void Stop() = 0;
 };
 
 }  // namespace sluice

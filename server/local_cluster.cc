@@ -162,10 +162,14 @@ absl::Status LocalCluster::StartWorker(
   return absl::OkStatus();
 }
 
-void LocalCluster::Shutdown() {
+void LocalCluster::Stop() {
   stopping_ = true;
-  MutexLock lock(&shutdown_mu_);
+  client_->Stop();
+}
+
+void LocalCluster::Shutdown() {
   if (std::exchange(shut_down_, true)) return;
+  if (client_ != nullptr) Stop();
   // Answers are stored before anything that may take long. Workers end before
   // the coordinator, as a worker that loses it tries to reconnect.
   if (coordinator_ != nullptr) coordinator_->jobs().Flush();

@@ -32,7 +32,8 @@ class Worker;
 struct MachineShare;
 
 // A coordinator and its workers in one process, joined by gRPC's in-process
-// transport: the same code as on many machines, without a port. Thread-safe.
+// transport: the same code as on many machines, without a port. Thread-safe,
+// but for Shutdown: the thread that owns the cluster takes it down.
 class LocalCluster {
  public:
   struct Options {
@@ -62,12 +63,17 @@ class LocalCluster {
   // The sum over the workers.
   RuntimeReport report() const;
 
-  // Ends the cluster in order: stores answers, then waits for the steps in
-  // flight. Calls of client() end with kUnavailable; the jobs and the report
-  // can still be asked. Called by the destructor too.
-  void Shutdown();
-  // Whether Shutdown was called.
+  // Asks the owner to take the cluster down: ends the calls of client(), those
+  // that run and later ones, with kCancelled. Does not wait.
+  void Stop();
+  // Whether Stop was called.
   bool stopping() const { return stopping_; }
+
+  // Ends the cluster in order: stores answers, then waits for the steps in
+  // flight. The jobs and the report can still be asked. Called by the
+  // destructor too. REQUIRES: no call of client() runs, as a channel within the
+  // process may not be used once its server ends.
+  void Shutdown();
 
  private:
   LocalCluster();
@@ -84,8 +90,7 @@ class LocalCluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<grpc::Server>> link_servers_;
   std::atomic<bool> stopping_ = false;
-  Mutex shutdown_mu_;
-  bool shut_down_ ABSL_GUARDED_BY(shutdown_mu_) = false;
+  bool shut_down_ = false;  // used by the owner only
   Mutex mu_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
       ABSL_GUARDED_BY(mu_);

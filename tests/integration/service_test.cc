@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "common/threads/thread.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/job_manager.h"
 #include "proto/grpc_endpoint.h"
@@ -399,16 +400,57 @@ TEST_F(ServiceTest, RestartKeepsJobs) {
   EXPECT_FALSE(second.ok());
 }
 
-TEST(LocalClusterTest, GeneratesOverThreeWorkersAndResumesResultsAtAnOffset) {
-  TempDir dir;
-  auto metrics = CreateNullMetrics();
+LocalCluster::Options LocalOptions(const TempDir& dir, int workers,
+                                   MetricsRegistry* metrics) {
   LocalCluster::Options options;
   options.coordinator.model_dir = kModel;
   options.coordinator.state_dir = dir.path() / "state";
   options.coordinator.timeouts.settle_time = absl::ZeroDuration();
-  options.num_workers = 3;
+  options.num_workers = workers;
   options.machine.host_memory = "1GiB";
-  options.metrics = metrics.get();
+  options.metrics = metrics;
+  return options;
+}
+
+// A stop may come at any time, on any thread. A call on the channel of a server
+// of this process that has ended would crash.
+TEST(LocalClusterTest, AStopEndsTheCallsThatRunAndNoneBeginsAfterIt) {
+  TempDir dir;
+  auto metrics = CreateNullMetrics();
+  auto cluster = LocalCluster::Start(LocalOptions(dir, 1, metrics.get()));
+  ASSERT_TRUE(cluster.ok()) << cluster.status();
+  JobClient& client = (*cluster)->client();
+  std::stringstream input;
+  for (int i = 0; i < 200; ++i) {
+    input << "{\"prompt\":\"And\",\"max_tokens\":64}\n";
+  }
+  auto job = client.CreateJob({}, &input, nullptr);
+  ASSERT_TRUE(job.ok()) << job.status();
+  Thread stopper;
+  const auto watched = client.WatchJob(job->id(), [&](const v1::Job&) {
+    if (!stopper.joinable()) {
+      stopper = Thread("stop", [&] { (*cluster)->Stop(); });
+    }
+    return true;
+  });
+  EXPECT_TRUE(absl::IsCancelled(watched.status())) << watched.status();
+  stopper.Join();
+  const auto expect_no_call = [&] {
+    const auto on_result = [](const v1::Result&) { return absl::OkStatus(); };
+    EXPECT_TRUE(absl::IsCancelled(client.GetJob(job->id()).status()));
+    EXPECT_TRUE(
+        absl::IsCancelled(client.StreamResults(job->id(), 0, true, on_result)));
+  };
+  expect_no_call();
+  (*cluster)->Shutdown();
+  expect_no_call();
+  EXPECT_TRUE((*cluster)->coordinator().jobs().GetJob(job->id()).ok());
+}
+
+TEST(LocalClusterTest, GeneratesOverThreeWorkersAndResumesResultsAtAnOffset) {
+  TempDir dir;
+  auto metrics = CreateNullMetrics();
+  const LocalCluster::Options options = LocalOptions(dir, 3, metrics.get());
   auto cluster = LocalCluster::Start(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status();
   JobClient& client = (*cluster)->client();

@@ -198,7 +198,7 @@ absl::StatusOr<v1::Job> FollowJob(
   absl::Status results;
   Thread reader("results", [&] {
     results = client.StreamResults(id, 0, true, on_result);
-    if (!results.ok()) cluster.Shutdown();
+    if (!results.ok()) cluster.Stop();
   });
   std::atomic<bool> ended = false;
   // After a worker is gone for good, the job may never change again.
@@ -206,15 +206,16 @@ absl::StatusOr<v1::Job> FollowJob(
     while (!ended && cluster.health().ok()) {
       std::this_thread::sleep_for(kHealthPoll);
     }
-    if (!ended) cluster.Shutdown();
+    if (!ended) cluster.Stop();
   });
   FailureWatch failures;
   const absl::StatusOr<v1::Job> last =
       client.WatchJob(id, [&](const v1::Job& now) {
-        on_update(now);
+        // What a cluster says that ends is of no use.
+        if (!cluster.stopping()) on_update(now);
         return failures.Update(now, cluster.coordinator().cluster_state());
       });
-  if (!last.ok() || !failures.status().ok()) cluster.Shutdown();
+  if (!last.ok() || !failures.status().ok()) cluster.Stop();
   ended = true;
   watch.Join();
   reader.Join();

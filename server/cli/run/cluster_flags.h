@@ -46,15 +46,15 @@ std::function<void(absl::string_view what, double share)> ShowProfiling(
 
 // Waits until the cluster can compute, showing progress meanwhile.
 // kFailedPrecondition names the worker that can't load its stage; the errors of
-// LocalCluster::health(); kCancelled once the cluster was shut down.
+// LocalCluster::health(); kCancelled once the cluster is to stop.
 absl::Status WaitUntilLoaded(LocalCluster& cluster, ProgressDisplay& display);
 
 // Follows a job to its end: gives each result to `on_result`, on a thread of
 // its own, and each state to `on_update`. An error of on_result, or workers
 // that fail again and again, as no worker can join this process
 // (kFailedPrecondition with the last failure), or for good
-// (LocalCluster::health()), shuts the cluster down and is returned: the job
-// stays as it is in its store. kUnavailable if something else shuts it down.
+// (LocalCluster::health()), stops the cluster and is returned: the job stays as
+// it is in its store. kCancelled if something else stops it.
 absl::StatusOr<v1::Job> FollowJob(
     LocalCluster& cluster, const std::string& id,
     const std::function<absl::Status(const v1::Result&)>& on_result,

@@ -75,7 +75,7 @@ class Runner {
       return started.status();
     }
     cluster_ = *std::move(started);
-    signals_.OnStop([this] { cluster_->Shutdown(); });
+    signals_.OnStop([this] { cluster_->Stop(); });
     absl::Status status = Compute();
     display_.Finish();
     signals_.OnStop(nullptr);

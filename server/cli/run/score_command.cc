@@ -354,7 +354,7 @@ absl::Status Score(const ScoreFlags& flags) {
     return started.status();
   }
   auto cluster = *std::move(started);
-  signals.OnStop([&] { cluster->Shutdown(); });
+  signals.OnStop([&] { cluster->Stop(); });
   const absl::Status status = ScoreOn(*cluster, flags, windows, bytes, start,
                                       std::move(texts), display);
   signals.OnStop(nullptr);

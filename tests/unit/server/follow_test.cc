@@ -82,6 +82,7 @@ class FlakyClient : public JobClient {
   absl::StatusOr<v1::ClusterState> GetClusterState() override {
     return v1::ClusterState();
   }
+  void Stop() override {}
 };
 
 class FollowTest : public testing::Test {
