@@ -1,13 +1,12 @@
 // The `sluice-worker` program.
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <atomic>
 #include <csignal>
 #include <ctime>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +36,7 @@
 #include "worker/all/supervisor.h"
 #include "worker/link/link_server.h"
 #include "worker/machine_share.h"
+#include "worker/name_claim.h"
 #include "worker/probe/worker_profile.h"
 #include "worker/worker.h"
 
@@ -112,7 +112,9 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(Utf8Text())
       ->group(kMainGroup);
   app.add_option("--name", f.name,
-                 "unique among live workers; default: host name and pid")
+                 "unique among live workers; default: the host's name, with "
+                 "-2, -3 for further workers of a host; one that is started "
+                 "again under its name takes its former place")
       ->check(Utf8Text());
   f.device_option = AddDevice(&app, &machine.device);
   AddTensorParallel(&app, &machine.tensor_parallel);
@@ -306,10 +308,10 @@ absl::Status KeepPrivate(const Flags& f, LinkSetup* links) {
 }
 
 // Reads all flags but the metrics' and the trace's. Makes the disk directory.
-absl::StatusOr<Worker::Options> ReadOptions(const Flags& f) {
+absl::StatusOr<Worker::Options> ReadOptions(const Flags& f,
+                                            const std::string& name) {
   Worker::Options options;
-  options.name =
-      f.name.empty() ? absl::StrCat(HostName(), "-", getpid()) : f.name;
+  options.name = name;
   options.coordinator_address =
       WithDefaultPort(f.coordinator, kCoordinatorPort);
   SLUICE_ASSIGN_OR_RETURN(const ChannelSecurity security, f.security.Channel());
@@ -407,8 +409,10 @@ absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
 }
 
 absl::Status Serve(const Flags& f, const sigset_t& signals) {
-  SLUICE_ASSIGN_OR_RETURN(Worker::Options options, ReadOptions(f));
-  const std::string name = options.name;
+  std::optional<NameClaim> claim;
+  if (f.name.empty()) claim.emplace(HostName());
+  const std::string name = claim ? claim->name() : f.name;
+  SLUICE_ASSIGN_OR_RETURN(Worker::Options options, ReadOptions(f, name));
   const MachineShare machine = options.machine;
   const bool measure = options.profile == nullptr && !f.no_profile;
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,

@@ -58,6 +58,7 @@ std::optional<v1::StepResult> Membership::OnMessage(WorkerId id,
 void Membership::Handle(WorkerId id, v1::WorkerMessage message) {
   switch (message.kind_case()) {
     case v1::WorkerMessage::kRegister:
+      RemoveFormerSelf(id, message.register_());
       workers_.Register(id, message.register_());
       OnRegistered(id);
       return;
@@ -109,6 +110,18 @@ void Membership::OnResolved(
   workers_.OnResolved(id, addresses);
   OnRegistered(id);
   Settle();
+}
+
+void Membership::RemoveFormerSelf(WorkerId id, const v1::Register& info) {
+  for (const auto& [other_id, other] : workers_.workers()) {
+    if (other_id == id || !other.registered ||
+        other.info.name() != info.name() ||
+        other.info.link_address() != info.link_address()) {
+      continue;
+    }
+    Remove(other_id, absl::UnavailableError("it has attached again"));
+    return;
+  }
 }
 
 void Membership::OnRegistered(WorkerId id) {
@@ -211,6 +224,12 @@ std::vector<size_t> Membership::InUse() const {
   return in_use;
 }
 
+bool Membership::Works(size_t pipeline) const {
+  return plan(pipeline).running() ||
+         plan(pipeline).num_workers() >=
+             std::max(1, pipelines_[pipeline]->min_workers());
+}
+
 GroupView Membership::View() const {
   GroupView view;
   for (const auto& [id, worker] : workers_.workers()) {
@@ -228,8 +247,8 @@ GroupView Membership::View() const {
       grouped.former = static_cast<int>(it->second.pipeline);
     }
   }
-  for (const auto& pipeline : pipelines_) {
-    view.sizes.push_back(pipeline->plan().num_workers());
+  for (size_t p = 0; p < pipelines_.size(); ++p) {
+    view.pipelines.push_back({laid_out_[p], pipelines_[p]->min_workers()});
   }
   view.min_workers = options_.min_workers;
   view.replicas = std::max(1, options_.replicas);
@@ -309,7 +328,6 @@ void Membership::SearchGroups() {
   WorkProgress progress = {.output_share = 0};
   const std::vector<size_t> in_use = InUse();
   for (const size_t p : in_use) {
-    present.emplace_back();
     // How long loading takes is known when it is done.
     if (plan(p).phase() == Phase::kLoading) return;
     if (plan(p).running()) {
@@ -318,10 +336,7 @@ void Membership::SearchGroups() {
     progress.output_share =
         std::max(progress.output_share, search(p).output_share());
     progress.held_rows += search(p).held_rows();
-  }
-  for (const auto& [id, pipeline] : pipeline_of_) {
-    const auto it = std::find(in_use.begin(), in_use.end(), pipeline);
-    present[static_cast<size_t>(it - in_use.begin())].push_back(id);
+    if (Works(p)) present.push_back(plan(p).workers());
   }
   if (group_search_.Wanted(usable)) {
     if (workers_.KnowsLinks(usable)) {
@@ -378,6 +393,7 @@ void Membership::Apply(const std::vector<GroupSearch::Group>& groups) {
     }
     for (const WorkerId id : group.workers) Move(id, match.pipeline);
   }
+  laid_out_ = std::move(taken);
   // Who is in no group any more has no pipeline.
   for (auto it = pipeline_of_.begin(); it != pipeline_of_.end();) {
     const bool stays =

@@ -55,8 +55,8 @@ class Membership {
   // Called when jobs came while a pipeline computed nothing, or had no running
   // plan: its plan may not fit them, nor the earlier jobs' copy of the model.
   void OnNewJobs(size_t pipeline = 0);
-  // Called besides when no pipeline had anything to compute: other groups of
-  // workers may be better for the new jobs.
+  // Called besides when no pipeline computed anything: other groups of workers
+  // may be better for the new jobs.
   void OnNewJobsWhileIdle() { group_search_.OnNewJobs(); }
   // Cuts off the last stage, which broke the protocol, and ends the plan.
   void BreakLastStage(const absl::Status& reason, size_t pipeline = 0);
@@ -115,6 +115,11 @@ class Membership {
   void SearchGroups();
   // Returns the pipelines that have workers.
   std::vector<size_t> InUse() const;
+  // Whether the pipeline computes, or has workers enough for that.
+  bool Works(size_t pipeline) const;
+  // Removes a worker whose name and link address this one has: no two can have
+  // the address, so this one is the same, started or attached again.
+  void RemoveFormerSelf(WorkerId id, const v1::Register& info);
   // Returns the worker's pipeline, or null.
   Pipeline* PipelineOf(WorkerId id) const;
   void DescribeWorker(WorkerId id, const AttachedWorker& worker,
@@ -125,6 +130,7 @@ class Membership {
   WorkerRegistry workers_;
   GroupSearch group_search_;
   std::vector<std::unique_ptr<Pipeline>> pipelines_;
+  std::vector<bool> laid_out_ = {true};  // which are of the present layout
   std::map<WorkerId, size_t> pipeline_of_;
   // The last pipelines of workers that are gone, by name.
   struct Former {

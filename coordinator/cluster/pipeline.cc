@@ -128,6 +128,7 @@ ClusterView Pipeline::View() const {
     view.workers.push_back(
         {id, worker.info.name(), {}, worker.failure, out_for});
   }
+  view.registered = workers_->num_registered();
   view.min_workers = options_.min_workers;
   view.num_layers = options_.num_layers;
   view.since_change = now - workers_->changed_at();

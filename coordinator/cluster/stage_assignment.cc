@@ -61,10 +61,15 @@ std::vector<StageAssignment> Assign(const std::vector<LayerRange>& ranges,
 
 PlanDecision DecidePlan(const ClusterView& view) {
   PlanDecision decision;
-  const auto registered = static_cast<int64_t>(view.workers.size());
-  if (registered < view.min_workers) {
-    decision.detail = absl::StrCat("waiting for workers: ", registered, " of ",
-                                   view.min_workers, " registered");
+  const auto here = static_cast<int64_t>(view.workers.size());
+  if (here < view.min_workers) {
+    decision.detail =
+        view.registered > here
+            ? absl::StrCat("waiting for workers: ", view.registered,
+                           " registered, ", here, " of ", view.min_workers,
+                           " in the pipeline")
+            : absl::StrCat("waiting for workers: ", here, " of ",
+                           view.min_workers, " registered");
     return decision;
   }
   std::vector<const WorkerView*> usable;

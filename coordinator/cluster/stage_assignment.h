@@ -21,7 +21,8 @@ struct WorkerView {
 };
 
 struct ClusterView {
-  std::vector<WorkerView> workers;  // registered ones
+  std::vector<WorkerView> workers;  // of the pipeline
+  int32_t registered = 0;           // in the whole cluster
   int32_t min_workers = 1;
   int32_t num_layers = 0;
   int32_t plan_stages = 0;  // of the plan that loads or runs; 0: there is none

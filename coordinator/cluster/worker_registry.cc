@@ -44,6 +44,12 @@ void WorkerRegistry::Open(WorkerId id, std::shared_ptr<WorkerStream> stream,
   worker.place = std::move(place);
 }
 
+int32_t WorkerRegistry::num_registered() const {
+  return static_cast<int32_t>(std::count_if(
+      workers_.begin(), workers_.end(),
+      [](const auto& worker) { return worker.second.registered; }));
+}
+
 bool WorkerRegistry::AllRegistered(const std::vector<WorkerId>& ids) const {
   return std::all_of(ids.begin(), ids.end(), [&](WorkerId id) {
     const auto it = workers_.find(id);

@@ -88,6 +88,7 @@ class WorkerRegistry {
   AttachedWorker& at(WorkerId id) { return workers_.at(id); }
   const AttachedWorker& at(WorkerId id) const { return workers_.at(id); }
   const std::string& name(WorkerId id) const { return at(id).info.name(); }
+  int32_t num_registered() const;
   // Whether these are all here still.
   bool AllRegistered(const std::vector<WorkerId>& ids) const;
 

@@ -89,7 +89,9 @@ void Dispatcher::Run() {
       membership_.OnPlanned(std::move(*answer));
     }
     if (events->new_work) {
-      if (live() == 0) membership_.OnNewJobsWhileIdle();
+      if (live() == 0 || membership_.phase() != Membership::Phase::kRunning) {
+        membership_.OnNewJobsWhileIdle();
+      }
       for (size_t p = 0; p < lanes_.size(); ++p) {
         const bool idle = lanes_[p]->driver.live() == 0;
         if (idle || !membership_.plan(p).running()) membership_.OnNewJobs(p);

@@ -91,7 +91,7 @@ def kill_one(count):
         hit = cluster.status(job)["status"] != "completed"
         if hit:
             harness.wait_for(
-                lambda: "waiting for workers: 1 of 2" in pipelines_of(cluster)[0]["state"]
+                lambda: "1 of 2 in the pipeline" in pipelines_of(cluster)[0]["state"]
                 or cluster.status(job)["status"] == "completed", "the pipeline to notice")
             hit = cluster.status(job)["status"] != "completed"
         # The other pipeline takes all requests, and never stops.
@@ -256,6 +256,34 @@ def test_the_planner_groups_workers():
             check_results(cluster, second, lines, expected)
             after = {p["pipeline"]: p["epoch"] for p in state_of(cluster)["pipelines"]}
             assert {n: after[n] for n in epochs} == epochs, (epochs, after)
+
+
+def test_a_replaced_worker_lets_the_job_go_on():
+    """One of two that share a machine is worth so little that the planner would do without it; but a job needs two."""
+    lines = harness.mixed_requests(40)
+    expected = undisturbed(lines)
+    with tempfile.TemporaryDirectory(prefix="sluice-layout-") as directory:
+        source = os.path.join(directory, "in.jsonl")
+        harness.write_lines(source, lines)
+        path = os.path.join(directory, "machine.json")
+        with open(path, "w") as f:
+            json.dump({**plan_test.PROFILE, "name": "m", "machine": "machine"}, f)
+        with harness.Cluster(LLAMA, workers=2, started=False) as cluster:
+            cluster.start_coordinator()
+            for i in range(2):
+                cluster.start_worker(f"worker-{i}", "--profile", path)
+            job = cluster.submit(source)["id"]
+            assert cluster.wait_for_end(job)["status"] == "completed"
+            cluster.workers.pop("worker-1").kill9()
+            harness.wait_for(lambda: len(state_of(cluster)["workers"]) == 1, "the loss to be noticed")
+            # It has another name, as one that nobody saw before.
+            cluster.start_worker("worker-2", "--profile", path)
+            harness.wait_for(lambda: len(state_of(cluster)["workers"]) == 2, "the new worker")
+            assert "1 of 2 registered" not in state_of(cluster)["state"], state_of(cluster)["state"]
+            job = cluster.submit(source)["id"]
+            state = cluster.wait_for_end(job, 30)
+            assert state["status"] == "completed", state
+            check_results(cluster, job, lines, expected)
 
 
 # -- sluice-worker --all.

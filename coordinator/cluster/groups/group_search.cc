@@ -82,7 +82,20 @@ std::optional<std::vector<GroupSearch::Group>> GroupSearch::OnAnswer(
       group.workers.push_back(search.workers[static_cast<size_t>(machine)]);
     }
   }
+  if (groups.size() == 1) AddSpares(search.workers, &groups.front());
   return groups;
+}
+
+void GroupSearch::AddSpares(const std::vector<WorkerId>& workers,
+                            Group* group) const {
+  const auto least = static_cast<size_t>(std::max(1, options_.min_workers));
+  for (const WorkerId id : workers) {
+    if (group->workers.size() >= least) return;
+    if (std::count(group->workers.begin(), group->workers.end(), id) > 0) {
+      continue;
+    }
+    group->workers.push_back(id);
+  }
 }
 
 void GroupSearch::OnNewJobs() {

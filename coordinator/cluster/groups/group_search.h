@@ -59,6 +59,10 @@ class GroupSearch {
   }
 
  private:
+  // Adds workers that the planner does without to the only pipeline, until it
+  // has its least: without them it would make no plan, which may use fewer.
+  void AddSpares(const std::vector<WorkerId>& workers, Group* group) const;
+
   struct Search : OpenSearch {
     std::vector<std::vector<WorkerId>> present;
     absl::Duration load_time;

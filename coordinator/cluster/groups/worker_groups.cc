@@ -51,33 +51,52 @@ std::vector<std::vector<WorkerId>> DealFixed(
   return groups;
 }
 
+// Decides for workers that are grouped anew.
+GroupDecision GroupAnew(const GroupView& view) {
+  GroupDecision decision;
+  if (view.since_change < view.settle_time) {
+    decision.detail = "planning";
+  } else if (view.searched) {
+    decision.action = GroupDecision::Action::kSearch;
+  } else {
+    decision.action = GroupDecision::Action::kGroup;
+    decision.groups = view.fixed.empty() ? Deal(view.workers, view.replicas)
+                                         : DealFixed(view.workers, view.fixed);
+  }
+  return decision;
+}
+
+// The smallest of the layout's pipelines, the first of these.
+size_t Smallest(const GroupView& view, const std::vector<int32_t>& sizes) {
+  size_t smallest = sizes.size();
+  for (size_t p = 0; p < sizes.size(); ++p) {
+    if (!view.pipelines[p].laid_out) continue;
+    if (smallest == sizes.size() || sizes[p] < sizes[smallest]) smallest = p;
+  }
+  return smallest == sizes.size() ? 0 : smallest;
+}
+
 }  // namespace
 
 GroupDecision DecideGroups(const GroupView& view) {
   GroupDecision decision;
+  const int32_t min = std::max(view.min_workers, view.replicas);
+  const bool enough = static_cast<int64_t>(view.workers.size()) >= min;
   const bool grouped =
       (view.replicas == 1 && !view.searched) ||
       std::any_of(view.workers.begin(), view.workers.end(),
                   [](const GroupedWorker& w) { return w.pipeline >= 0; });
   if (!grouped) {
-    const int32_t min = std::max(view.min_workers, view.replicas);
-    if (static_cast<int64_t>(view.workers.size()) < min) {
-      decision.detail = absl::StrCat("waiting for workers: ", view.registered,
-                                     " of ", min, " registered");
-    } else if (view.since_change < view.settle_time) {
-      decision.detail = "planning";
-    } else if (view.searched) {
-      decision.action = GroupDecision::Action::kSearch;
-    } else {
-      decision.action = GroupDecision::Action::kGroup;
-      decision.groups = view.fixed.empty()
-                            ? Deal(view.workers, view.replicas)
-                            : DealFixed(view.workers, view.fixed);
-    }
+    if (enough) return GroupAnew(view);
+    decision.detail = absl::StrCat("waiting for workers: ", view.registered,
+                                   " of ", min, " registered");
     return decision;
   }
   decision.action = GroupDecision::Action::kKeep;
-  std::vector<int32_t> sizes = view.sizes;
+  std::vector<int32_t> sizes(view.pipelines.size());
+  for (const GroupedWorker& worker : view.workers) {
+    if (worker.pipeline >= 0) ++sizes[static_cast<size_t>(worker.pipeline)];
+  }
   for (const GroupedWorker& worker : view.workers) {
     if (worker.pipeline >= 0) continue;
     size_t to = 0;
@@ -86,15 +105,19 @@ GroupDecision DecideGroups(const GroupView& view) {
     } else if (view.searched) {
       continue;
     } else {
-      to = static_cast<size_t>(std::min_element(sizes.begin(), sizes.end()) -
-                               sizes.begin());
+      to = Smallest(view, sizes);
     }
     ++sizes[to];
     decision.action = GroupDecision::Action::kJoin;
     decision.joins.push_back({worker.id, to});
   }
-  if (view.searched && decision.joins.empty() &&
-      view.since_change >= view.settle_time) {
+  if (!decision.joins.empty() || !enough) return decision;
+  bool works = false;
+  for (size_t p = 0; p < sizes.size(); ++p) {
+    works = works || (sizes[p] > 0 && sizes[p] >= view.pipelines[p].least);
+  }
+  if (!works) return GroupAnew(view);
+  if (view.searched && view.since_change >= view.settle_time) {
     decision.action = GroupDecision::Action::kSearch;
   }
   return decision;

@@ -22,9 +22,15 @@ struct GroupedWorker {
 };
 
 struct GroupView {
+  // A pipeline, which may have lost all its workers.
+  struct Group {
+    // Of the present layout; no worker joins one of an earlier layout.
+    bool laid_out = true;
+    int32_t least = 1;  // it does no work with fewer workers
+  };
   std::vector<GroupedWorker> workers;
-  std::vector<int32_t> sizes;  // workers of each pipeline there is
-  int32_t registered = 0;      // workers of any kind
+  std::vector<Group> pipelines;
+  int32_t registered = 0;  // workers of any kind
   int32_t min_workers = 1;
   int32_t replicas = 1;
   bool searched = false;  // the planner says who forms pipelines
@@ -64,6 +70,10 @@ struct GroupDecision {
 //   others by name as far as it needs more.
 // * Later: a worker that comes back goes to its former pipeline; another to the
 //   smallest one, the first of these (*). Nobody else is touched.
+// * When no pipeline has its least, but min_workers are there, all are grouped
+//   anew.
+// * With fewer than min_workers, groups stay: the planner is not asked, whose
+//   groups could do no work.
 GroupDecision DecideGroups(const GroupView& view);
 
 // The workers without which a pipeline of `size`, one of `replicas`, makes no

@@ -142,7 +142,7 @@ TEST_F(ReplicasTest, ADeathMovesRequestsAndLeavesTheOtherPipelineAlone) {
   EXPECT_GT(queue_.replays(), 0);
   EXPECT_TRUE(dispatcher_->ready());
   EXPECT_EQ(Pipeline(1).epoch(), epoch);
-  EXPECT_THAT(Pipeline(0).state(), HasSubstr("waiting for workers: 1 of 2"));
+  EXPECT_THAT(Pipeline(0).state(), HasSubstr("1 of 2 in the pipeline"));
   // The worker comes back, to its own pipeline.
   AddWorker("a", 0);
   WaitForRunning(0);
@@ -215,8 +215,8 @@ TEST_F(ReplicasTest, WhatFitsOnlyALostPipelineWaitsForIt) {
   dispatcher_->NotifyWork();
   queue_.WaitForDetail(
       "1 request waits for pipeline 1, being longer than the KV cache of the "
-      "others holds: waiting for workers: 0 of 1 registered; worker 'b' was "
-      "lost");
+      "others holds: waiting for workers: 1 registered, 0 of 1 in the "
+      "pipeline; worker 'b' was lost");
   // What fits into pipeline 0 goes on there.
   const std::vector<Request> others = AddRequests(50, 7, 10);
   WaitFor([&] {
@@ -253,7 +253,7 @@ TEST_F(ReplicasTest, WhatFitsOnlyAPipelineThatIsGivenUpEndsWithAnError) {
   queue_.Add({MakeRequest(1, 0, std::string(30, 'a'), 5)});
   dispatcher_->NotifyWork();
   tick([&] { return queue_.HasDetail("1 request waits for pipeline 1"); });
-  EXPECT_THAT(Pipeline(1).state(), HasSubstr("waiting for workers: 1 of 2"));
+  EXPECT_THAT(Pipeline(1).state(), HasSubstr("1 of 2 in the pipeline"));
   EXPECT_TRUE(queue_.results().empty());
   manual_clock_.Advance(WorkerTimeouts::kLostKept);
   queue_.WaitForResults(1);

@@ -86,8 +86,10 @@ TEST_F(MembershipGroupsTest, ALossConcernsItsOwnPipelineOnly) {
   Lose(2);
   EXPECT_FALSE(members().plan(0).running());
   EXPECT_TRUE(members().plan(1).running());
-  EXPECT_THAT(members().detail(),
-              HasSubstr("pipeline 0: waiting for workers: 1 of 2"));
+  EXPECT_THAT(
+      members().detail(),
+      HasSubstr("pipeline 0: waiting for workers: 3 registered, 1 of 2 in "
+                "the pipeline"));
   Settle();
   EXPECT_EQ(Epoch(1), epoch);
   EXPECT_EQ(streams_[3]->sent.size(), sent);
@@ -120,7 +122,8 @@ TEST_F(MembershipGroupsTest, ALostPipelineIsAwaitedForAWhile) {
   EXPECT_EQ(State().pipelines_size(), 1);
   EXPECT_TRUE(members().Awaited(1));
   EXPECT_THAT(members().detail(1),
-              HasSubstr("waiting for workers: 0 of 2 registered"));
+              HasSubstr("waiting for workers: 2 registered, 0 of 2 in the "
+                        "pipeline"));
   clock_.Advance(WorkerTimeouts::kLostKept - absl::Seconds(30));
   EXPECT_FALSE(members().Awaited(1));  // one would not be enough
   EXPECT_TRUE(members().Awaited(0));
@@ -333,6 +336,38 @@ TEST_F(MembershipLayoutTest, AnswersForWorkersThatHaveMovedAreDropped) {
   members().OnPlanned({late.ticket, plan, {500, 500}, std::nullopt});
   members().Advance();
   EXPECT_EQ(members().phase(), Phase::kNoPlan);
+}
+
+// One that has lost a worker below its least does no work, so that the planner
+// must not find it good enough.
+TEST_F(MembershipLayoutTest, ABrokenPipelineDoesNotKeepNewcomersOut) {
+  options_.min_workers = 2;
+  AttachProfiled(2);
+  AnswerGroups(Task().ticket, {{0, 1}});
+  AnswerPlan();
+  ReadyAll(0);
+  Lose(2);
+  EXPECT_FALSE(members().TakeTask().has_value());
+  EXPECT_THAT(members().detail(),
+              HasSubstr("waiting for workers: 1 of 2 registered"));
+  streams_[3] = Attach(3, Profiled("c"));
+  members().Advance();
+  EXPECT_EQ(members().detail(), "planning");
+  Settle();
+  const PlanTask task = Task();
+  ASSERT_TRUE(task.layout.has_value());
+  EXPECT_TRUE(task.layout->present.empty());
+  AnswerGroups(task.ticket, {{0, 1}});
+  AnswerPlan();
+  ReadyAll(0);
+}
+
+TEST_F(MembershipLayoutTest, TheOnlyPipelineHasItsLeast) {
+  options_.min_workers = 2;
+  AttachProfiled(3);
+  AnswerGroups(Task().ticket, {{1}});  // the others hardly help
+  EXPECT_EQ(members().plan(0).num_workers(), 2);
+  EXPECT_EQ(Task().machines.size(), 2u);
 }
 
 TEST_F(MembershipLayoutTest, WithoutAnAnswerAllAreOnePipeline) {

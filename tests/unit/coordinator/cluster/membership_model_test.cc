@@ -98,8 +98,8 @@ TEST_F(MembershipModelTest, NoPlanHasAWorkerWhoseFilesAreNotHashedYet) {
   Settle();
   EXPECT_EQ(members().plan().phase(), Membership::Phase::kNoPlan);
   EXPECT_EQ(members().detail(),
-            "waiting for workers: 0 of 1 registered; worker 'w1' is checking "
-            "its weights: 43 %");
+            "waiting for workers: 1 registered, 0 of 1 in the pipeline; worker "
+            "'w1' is checking its weights: 43 %");
   Say(1, Hashed("aa", "bb"));
   EXPECT_EQ(State(1), "WORKER_STATE_SPARE");
   Settle();
@@ -138,8 +138,8 @@ TEST_F(MembershipModelTest, TheCoordinatorsOwnCopyCounts) {
   auto b = Attach(2, Shards("w2", "aa", "bb"));
   Settle();
   EXPECT_EQ(members().detail(),
-            "waiting for workers: 0 of 1 registered; the coordinator is "
-            "checking its weights");
+            "waiting for workers: 2 registered, 0 of 1 in the pipeline; the "
+            "coordinator is checking its weights");
   own_.content = Content("aa", "bb");
   members().Advance();
   EXPECT_THAT(a->broken.ToString(),

@@ -140,6 +140,28 @@ TEST_F(MembershipTest, TakesResultsOfTheLastStageOnly) {
   EXPECT_FALSE(members().OnMessage(WorkerId(9), result));
 }
 
+TEST_F(MembershipTest, OneThatAttachesAgainTakesItsFormerPlace) {
+  auto a = Attach(1, "a");
+  auto b = Attach(2, "b");
+  Settle();
+  Ready(1);
+  Ready(2);
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+  // Nobody noticed yet that its machine went down.
+  auto again = Attach(3, "b");
+  EXPECT_TRUE(again->accepted);
+  EXPECT_EQ(b->broken.code(), absl::StatusCode::kUnavailable);
+  members().OnClosed(WorkerId(2), absl::UnavailableError("late"));
+  Settle();
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(again->sent.back().assign_stage().layers().begin(), 2);
+  // At another address it may be another one with the same name.
+  v1::WorkerMessage other = Register("b");
+  other.mutable_register_()->set_link_address("link:b2");
+  EXPECT_FALSE(Attach(4, std::move(other))->accepted);
+  EXPECT_TRUE(again->broken.ok());
+}
+
 TEST_F(MembershipTest, RefusesRegistrations) {
   options_.model_fingerprint = "f00d";
   Attach(1, "a");

@@ -15,7 +15,7 @@ GroupView GroupsOf(const std::vector<std::string>& names, int32_t replicas) {
   for (size_t i = 0; i < names.size(); ++i) {
     view.workers.push_back({WorkerId(static_cast<int64_t>(i) + 1), names[i]});
   }
-  view.sizes = {0};
+  view.pipelines = {{}};
   view.registered = static_cast<int32_t>(names.size());
   view.replicas = replicas;
   view.since_change = absl::Seconds(1);
@@ -75,7 +75,7 @@ TEST(DecideGroupsTest, NewcomersJoinTheirFormerOrTheSmallestPipeline) {
   view.workers[0].pipeline = 0;
   view.workers[1].pipeline = 1;
   view.workers[2].former = 0;
-  view.sizes = {1, 1};
+  view.pipelines = {{}, {}};
   const GroupDecision decision = DecideGroups(view);
   ASSERT_EQ(decision.action, What::kJoin);
   ASSERT_EQ(decision.joins.size(), 3u);
@@ -95,13 +95,53 @@ TEST(DecideGroupsTest, AsksThePlanner) {
   // A newcomer waits for the planner, but not who comes back.
   view.min_workers = 2;
   view.workers[0].pipeline = view.workers[1].pipeline = 0;
-  view.sizes = {2};
   EXPECT_EQ(DecideGroups(view).action, What::kSearch);
   view.workers[2].former = 0;
   EXPECT_EQ(DecideGroups(view).action, What::kJoin);
   view.workers[2].pipeline = 0;
   view.since_change = absl::ZeroDuration();
   EXPECT_EQ(DecideGroups(view).action, What::kKeep);
+}
+
+TEST(DecideGroupsTest, GroupsAnewWhenNoPipelineHasItsLeast) {
+  GroupView view = GroupsOf({"a", "b", "c"}, 1);
+  view.searched = true;
+  view.min_workers = 3;
+  view.workers[0].pipeline = view.workers[1].pipeline = 0;
+  view.pipelines = {{.least = 3}};
+  EXPECT_EQ(DecideGroups(view).action, What::kSearch);
+  // By rules, too.
+  view = GroupsOf({"a", "b", "c", "d"}, 2);
+  view.min_workers = 4;
+  view.workers[0].pipeline = 0;
+  view.workers[1].pipeline = 1;
+  view.workers[2].pipeline = 2;
+  view.workers[3].pipeline = 2;
+  view.pipelines = {{.least = 2}, {.least = 2}, {.least = 3}};
+  EXPECT_EQ(DecideGroups(view).action, What::kGroup);
+  view.since_change = absl::ZeroDuration();
+  EXPECT_EQ(DecideGroups(view).action, What::kWait);
+  view.pipelines[2].least = 2;
+  EXPECT_EQ(DecideGroups(view).action, What::kKeep);
+}
+
+TEST(DecideGroupsTest, ThePlannerIsNotAskedForFewerThanTheLeast) {
+  GroupView view = GroupsOf({"a", "b", "c"}, 1);
+  view.searched = true;
+  view.min_workers = 4;
+  view.workers[0].pipeline = view.workers[1].pipeline = 0;
+  view.pipelines = {{.least = 2}};
+  EXPECT_EQ(DecideGroups(view).action, What::kKeep);
+}
+
+TEST(DecideGroupsTest, NobodyJoinsAPipelineOfAnEarlierLayout) {
+  GroupView view = GroupsOf({"a", "b", "c"}, 2);
+  view.workers[0].pipeline = 0;
+  view.workers[1].pipeline = 2;
+  view.pipelines = {{}, {.laid_out = false}, {}};
+  const GroupDecision decision = DecideGroups(view);
+  ASSERT_EQ(decision.joins.size(), 1u);
+  EXPECT_EQ(decision.joins[0].pipeline, 0u);
 }
 
 TEST(MinWorkersOfTest, IsThePipelinesPart) {
