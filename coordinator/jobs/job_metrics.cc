@@ -19,6 +19,12 @@ constexpr const char* kErrorCodes[] = {
     "internal",         "invalid_argument",    "resource_exhausted"};
 constexpr const char* kFinishReasons[] = {"stop", "length"};
 
+constexpr char kProcessed[] = "sluice_job_processed_tokens";
+constexpr char kExpected[] = "sluice_job_expected_tokens";
+constexpr char kRemaining[] = "sluice_job_remaining_seconds";
+
+MetricLabels IdLabel(JobId job) { return {{"id", FormatJobId(job)}}; }
+
 }  // namespace
 
 JobMetrics::JobMetrics(MetricsRegistry* registry)
@@ -91,6 +97,48 @@ void JobMetrics::SetJobs(v1::JobState state, int64_t jobs) {
       ->GetGauge("sluice_jobs", "Jobs kept, by state.",
                  {{"state", JobStateName(state)}})
       ->Set(static_cast<double>(jobs));
+}
+
+void JobMetrics::SetProgress(const std::map<JobId, Progress>& jobs) {
+  MutexLock lock(&mu_);
+  for (const JobId job : in_progress_) {
+    if (!jobs.contains(job)) RemoveSeries(job);
+  }
+  in_progress_.clear();
+  for (const auto& [job, progress] : jobs) {
+    in_progress_.insert(job);
+    const MetricLabels labels = IdLabel(job);
+    const auto set = [&](const char* name, const char* help, auto value) {
+      if (value) {
+        registry_->GetGauge(name, help, labels)
+            ->Set(static_cast<double>(*value));
+      } else {
+        registry_->Remove(name, labels);
+      }
+    };
+    set(kProcessed,
+        "Tokens of a job's prompts computed and of its answers generated, "
+        "those of running requests included.",
+        std::optional<int64_t>(progress.processed_tokens));
+    set(kExpected,
+        "Tokens of a job, prompts and answers, that there will be, as it looks "
+        "now.",
+        progress.expected_tokens);
+    set(kRemaining,
+        "Time that a job will still take at its pace of the last half minute.",
+        progress.seconds_left);
+  }
+}
+
+void JobMetrics::RemoveProgress(JobId job) {
+  MutexLock lock(&mu_);
+  if (in_progress_.erase(job) > 0) RemoveSeries(job);
+}
+
+void JobMetrics::RemoveSeries(JobId job) {
+  for (const char* name : {kProcessed, kExpected, kRemaining}) {
+    registry_->Remove(name, IdLabel(job));
+  }
 }
 
 }  // namespace sluice

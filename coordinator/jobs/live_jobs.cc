@@ -1,6 +1,7 @@
 #include "coordinator/jobs/live_jobs.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
@@ -127,6 +128,7 @@ void LiveJobs::Update(const JobRecord& job) {
   runnable_.erase(RunKey(before));
   live->returned.clear();
   SetWaiting(live, 0);
+  metrics_->RemoveProgress(job.id);
   Tell(job.id, live);
   if (IsTerminal(job.state)) {
     ended_generated_[job.id] = live->generated;
@@ -452,6 +454,29 @@ void LiveJobs::Sample() {
               .generation_tokens = generation_tokens_,
               .running = running_,
               .waiting = std::max<int64_t>(0, unfinished - running_)});
+  ShowProgress();
+}
+
+void LiveJobs::ShowProgress() {
+  std::set<std::pair<int64_t, JobId>> first;
+  for (const auto& [id, live] : live_) {
+    if (live.record.state != v1::JOB_STATE_IN_PROGRESS) continue;
+    first.insert(RunKey(live.record));
+    if (first.size() > kMaxJobsInMetrics) first.erase(std::prev(first.end()));
+  }
+  std::map<JobId, JobMetrics::Progress> shown;
+  for (const auto& [priority, id] : first) {
+    const Live& live = live_.at(id);
+    v1::Job tokens;
+    DescribeTokens(live.record, &live, &tokens);
+    JobMetrics::Progress& progress = shown[id];
+    progress.processed_tokens = tokens.processed_tokens();
+    if (tokens.expected_tokens() > 0) {
+      progress.expected_tokens = tokens.expected_tokens();
+    }
+    progress.seconds_left = PaceLocked(live).seconds_left;
+  }
+  metrics_->SetProgress(shown);
 }
 
 void LiveJobs::AddEvent(JobId job, const std::string& kind,
@@ -474,13 +499,16 @@ JobHistory LiveJobs::History(JobId job) const {
 LiveJobs::Pace LiveJobs::PaceOf(JobId job) const {
   MutexLock lock(&mu_);
   const auto it = live_.find(job);
-  if (it == live_.end()) return {};
-  const JobHistory::Pace pace = it->second.history.PaceAt(NowMicros());
+  return it == live_.end() ? Pace() : PaceLocked(it->second);
+}
+
+LiveJobs::Pace LiveJobs::PaceLocked(const Live& live) const {
+  const JobHistory::Pace pace = live.history.PaceAt(NowMicros());
   Pace found = {.generation_tokens_per_second =
                     pace.generation_tokens_per_second};
   v1::Job tokens;
-  DescribeTokens(it->second.record, &it->second, &tokens);
-  if (pace.tokens_per_second > 0 && !it->second.record.paused &&
+  DescribeTokens(live.record, &live, &tokens);
+  if (pace.tokens_per_second > 0 && !live.record.paused &&
       tokens.expected_tokens() > 0) {
     found.seconds_left = static_cast<double>(tokens.expected_tokens() -
                                              tokens.processed_tokens()) /

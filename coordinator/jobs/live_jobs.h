@@ -89,7 +89,8 @@ class LiveJobs {
 
   // -- History, in memory only.
 
-  // Called regularly, so that histories also know when nothing happens.
+  // Called regularly, so that histories also know when nothing happens, and
+  // metrics how far jobs are.
   void Sample();
   // Notes what happened to a live job.
   void AddEvent(JobId job, const std::string& kind, const std::string& text);
@@ -104,6 +105,8 @@ class LiveJobs {
   };
   Pace PaceOf(JobId job) const;
   QueueHistory queue_history() const;
+  // Metrics tell the progress of at most so many jobs, those that go first.
+  static constexpr size_t kMaxJobsInMetrics = 100;
 
   // -- Watching. Changes of progress and counters are told a few times a
   // second, others at once.
@@ -150,6 +153,8 @@ class LiveJobs {
   void SetRunnable(const Live& live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   int64_t NowMicros() const;
+  Pace PaceLocked(const Live& live) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ShowProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SampleJob(Live* live, bool due) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Notes what a change of a record is to people.
   void AddChange(const JobRecord& before, Live* live)

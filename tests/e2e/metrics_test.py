@@ -68,6 +68,28 @@ def test_metrics_tell_what_happened():
         assert sent > state["prompt_tokens"] * 4
 
 
+def test_a_job_in_progress_tells_how_far_it_is():
+    lines = [{"prompt": f"Verse {i}", "max_tokens": 200, "ignore_eos": True} for i in range(2000)]
+    with harness.Cluster(LLAMA, workers=1) as cluster:
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+
+        def series():
+            text = urllib.request.urlopen(cluster.metrics_url, timeout=10).read().decode()
+            return {match[1]: float(match[3]) for match in re.finditer(
+                r'^sluice_job_(\w+)\{id="(\w+)"\} (\S+)$', text, re.M) if match[2] == job}
+
+        def known():
+            found = series()
+            return len(found) == 3 and found
+        found = harness.wait_for(known, "the job's tokens and time left")
+        assert 0 < found["processed_tokens"] < found["expected_tokens"] <= 2000 * 220, found
+        assert found["remaining_seconds"] > 0, found
+        cluster.sluice("cancel", job)
+        harness.wait_for(lambda: not series(), "the end of the job's series")
+
+
 def test_a_name_means_one_thing_in_all_processes():
     with harness.Cluster(LLAMA, workers=2) as cluster:
         urls = [cluster.metrics_url, *(w.metrics_url for w in cluster.workers.values())]

@@ -101,6 +101,7 @@ void RegisterAll(Catalogue* all) {
   jobs.CountResult(result);
   jobs.SetWaiting(0);
   jobs.SetState("/");
+  jobs.SetProgress({{JobId(1), {1, 2, 3}}});
   for (const char* name : {"a", "b"}) {
     const WorkerMetrics worker(all, name);
     worker.ForStage(StageId(0));
