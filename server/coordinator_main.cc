@@ -30,6 +30,8 @@
 #include "server/flags/daemon.h"
 #include "server/flags/security_flags.h"
 #include "server/flags/shared_flags.h"
+#include "server/http/coordinator_handle.h"
+#include "server/http/discovery.h"
 
 namespace sluice {
 namespace {
@@ -187,8 +189,10 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   HttpServer::Options http;
   http.host = f.host;
   http.port = f.metrics_port;
-  Console console(access.guard.get(), access.guard->has_tokens());
+  CoordinatorHandle handle;
+  Console console(&handle, access.guard.get(), access.guard->has_tokens());
   http.routes = console.Routes();
+  http.routes.push_back(DiscoveryRoute(&handle));
   http.authorize = GuardHttp(access.guard.get());
   if (!tls.empty()) {
     SLUICE_ASSIGN_OR_RETURN(http.tls, HttpTls::Create(tls));
@@ -206,7 +210,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   options.hash_cache =
       absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
   SLUICE_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(options));
-  const OpenConsole open_console(&console, coordinator.get());
+  const OpenCoordinator open(&handle, coordinator.get());
   JobServiceImpl::Options jobs;
   jobs.guard = access.guard.get();
   jobs.uploads.idle_timeout = absl::Seconds(f.upload_idle_timeout);

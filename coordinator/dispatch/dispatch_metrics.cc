@@ -123,6 +123,7 @@ void DispatchMetrics::SetPipelines(const v1::ClusterState& state) {
   constexpr char kEpoch[] = "sluice_pipeline_epoch";
   constexpr char kRunning[] = "sluice_pipeline_requests_running";
   constexpr char kInFlight[] = "sluice_pipeline_blocks_in_flight";
+  constexpr char kPredicted[] = "sluice_pipeline_predicted_tokens_per_second";
   std::set<int32_t> present;
   for (const v1::PipelineInfo& pipeline : state.pipelines()) {
     present.insert(pipeline.pipeline());
@@ -141,6 +142,12 @@ void DispatchMetrics::SetPipelines(const v1::ClusterState& state) {
         ->GetGauge(kInFlight, "Blocks of the pipeline whose step is under way.",
                    labels)
         ->Set(static_cast<double>(pipeline.blocks_in_flight()));
+    registry_
+        ->GetGauge(kPredicted,
+                   "Generated tokens a second that the pipeline's plan "
+                   "predicts; 0 without a plan of the planner's.",
+                   labels)
+        ->Set(pipeline.predicted_tokens_per_second());
     int64_t& counted = pipelines_[pipeline.pipeline()];
     Counter* const tokens = registry_->GetCounter(
         "sluice_pipeline_generation_tokens_total",
@@ -152,7 +159,7 @@ void DispatchMetrics::SetPipelines(const v1::ClusterState& state) {
   for (const auto& [number, tokens] : pipelines_) {
     if (present.contains(number)) continue;
     const MetricLabels labels = {{"pipeline", std::to_string(number)}};
-    for (const char* name : {kEpoch, kRunning, kInFlight}) {
+    for (const char* name : {kEpoch, kRunning, kInFlight, kPredicted}) {
       registry_->Remove(name, labels);
     }
   }

@@ -57,6 +57,7 @@ HttpAnswer ToConsole(const HttpRequest&) {
   return {.code = 302,
           .body =
               "/console/  what this coordinator does\n"
+              "/sd        its workers, for Prometheus\n"
               "/metrics   for Prometheus\n"
               "/healthz   whether this process lives\n"
               "/readyz    whether it can do its work\n",
@@ -132,19 +133,12 @@ absl::StatusOr<std::string> ListErrors(JobOperations jobs,
 
 }  // namespace
 
-Console::Console(CallGuard* guard, bool needs_token)
-    : guard_(guard), needs_token_(needs_token), machine_(MachineName()) {}
-
-void Console::Open(Coordinator* coordinator) {
-  MutexLock lock(&mu_);
-  coordinator_ = coordinator;
-}
-
-void Console::Close() {
-  MutexLock lock(&mu_);
-  coordinator_ = nullptr;
-  while (busy_ > 0) idle_.Wait(&mu_);
-}
+Console::Console(CoordinatorHandle* coordinator, CallGuard* guard,
+                 bool needs_token)
+    : coordinator_(coordinator),
+      guard_(guard),
+      needs_token_(needs_token),
+      machine_(MachineName()) {}
 
 HttpAnswer Console::Answer(const HttpRequest& request, const Work& work) {
   absl::Status refused = CheckSameOrigin(request);
@@ -152,20 +146,8 @@ HttpAnswer Console::Answer(const HttpRequest& request, const Work& work) {
     refused = CheckHost(request.Header("host"), machine_);
   }
   if (!refused.ok()) return Guarded(HttpError(refused));
-  Coordinator* coordinator;
-  {
-    MutexLock lock(&mu_);
-    coordinator = coordinator_;
-    if (coordinator == nullptr) {
-      return Guarded(HttpError(503, "the coordinator starts or ends"));
-    }
-    ++busy_;
-  }
-  absl::StatusOr<std::string> json = work(coordinator, request);
-  {
-    MutexLock lock(&mu_);
-    if (--busy_ == 0) idle_.NotifyAll();
-  }
+  absl::StatusOr<std::string> json = coordinator_->Use(
+      [&](Coordinator* coordinator) { return work(coordinator, request); });
   return Guarded(json.ok() ? HttpAnswer::Json(*std::move(json))
                            : HttpError(json.status()));
 }

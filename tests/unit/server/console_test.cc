@@ -17,6 +17,7 @@
 #include "server/access/token_guard.h"
 #include "server/console/console_files.h"
 #include "server/console/same_origin.h"
+#include "server/http/discovery.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_paths.h"
 
@@ -53,9 +54,11 @@ class ConsoleTest : public testing::Test {
     options.model_dir = TestsDir() + "/models/llama-kjv";
     options.state_dir = dir_.path() / "state";
     coordinator_ = *Coordinator::Create(options);
-    console_ = std::make_unique<Console>(guard_.get(), tokens);
-    router_ = std::make_unique<HttpRouter>(console_->Routes());
-    console_->Open(coordinator_.get());
+    console_ = std::make_unique<Console>(&handle_, guard_.get(), tokens);
+    std::vector<HttpRoute> routes = console_->Routes();
+    routes.push_back(DiscoveryRoute(&handle_));
+    router_ = std::make_unique<HttpRouter>(std::move(routes));
+    handle_.Open(coordinator_.get());
     auto upload = coordinator_->jobs().BeginUpload({}, nullptr, "a");
     ASSERT_TRUE((*upload)->Append("{\"prompt\": \"x\"}\nnonsense\n").ok());
     job_ = (*upload)->Commit()->id();
@@ -94,6 +97,7 @@ class ConsoleTest : public testing::Test {
   TempDir dir_;
   std::unique_ptr<TokenGuard> guard_;
   std::unique_ptr<Coordinator> coordinator_;
+  CoordinatorHandle handle_;
   std::unique_ptr<Console> console_;
   std::unique_ptr<HttpRouter> router_;
   std::string job_;
@@ -267,9 +271,51 @@ TEST_F(ConsoleTest, ThePageRunsNothingButItsOwnFiles) {
   EXPECT_EQ(Ask("GET", "/").code, 302);
 }
 
+TEST_F(ConsoleTest, PrometheusFindsTheWorkersIfItMayRead) {
+  Start(/*tokens=*/true);
+  EXPECT_EQ(Ask("GET", "/sd").code, 401);
+  EXPECT_EQ(Ask("GET", "/sd", "submitter").code, 403);
+  const HttpAnswer answer = Ask("GET", "/sd", "reader");
+  EXPECT_EQ(answer.content_type, "application/json");
+  EXPECT_EQ(answer.body, "[]");
+  handle_.Close();
+  EXPECT_EQ(Ask("GET", "/sd", "reader").code, 503);
+}
+
+TEST(DiscoveryTest, ATargetIsWhereOthersReachTheWorker) {
+  v1::ClusterState state;
+  const auto add = [&](const char* name, const char* link,
+                       const char* metrics) {
+    v1::WorkerInfo* const worker = state.add_workers();
+    worker->set_name(name);
+    worker->set_link_address(link);
+    worker->set_metrics_address(metrics);
+    worker->set_device("cpu");
+    worker->set_pipeline(1);
+  };
+  add("a", "10.0.0.5:7072", "host-a:7073");
+  add("b", "[2001:db8::1]:7072", "[::1]:7173");
+  add("no metrics", "10.0.0.6:7072", "");
+  add("c\xff", "c.example.com:7072", "c:7073");
+  EXPECT_EQ(Json::parse(DiscoveryJson(state)),
+            Json::parse(
+                R"([{"targets": ["10.0.0.5:7073"],
+               "labels": {"__meta_sluice_worker": "a",
+                          "__meta_sluice_device": "cpu",
+                          "__meta_sluice_pipeline": "1"}},
+              {"targets": ["[2001:db8::1]:7173"],
+               "labels": {"__meta_sluice_worker": "b",
+                          "__meta_sluice_device": "cpu",
+                          "__meta_sluice_pipeline": "1"}},
+              {"targets": ["c.example.com:7073"],
+               "labels": {"__meta_sluice_worker": "c\ufffd",
+                          "__meta_sluice_device": "cpu",
+                          "__meta_sluice_pipeline": "1"}}])"));
+}
+
 TEST_F(ConsoleTest, NothingIsAnsweredOnceTheCoordinatorEnds) {
   Start(/*tokens=*/false);
-  console_->Close();
+  handle_.Close();
   EXPECT_EQ(Ask("GET", "/console/api/cluster").code, 503);
   EXPECT_EQ(Ask("GET", "/console/").code, 200);
 }
