@@ -1,5 +1,6 @@
 """/metrics of coordinator and workers after a job."""
 
+import json
 import os
 import re
 import sys
@@ -69,7 +70,7 @@ def test_metrics_tell_what_happened():
 
 
 def test_a_job_in_progress_tells_how_far_it_is():
-    lines = [{"prompt": f"Verse {i}", "max_tokens": 200, "ignore_eos": True} for i in range(2000)]
+    lines = [json.dumps({"prompt": f"Verse {i}", "max_tokens": 200, "ignore_eos": True}) for i in range(2000)]
     with harness.Cluster(LLAMA, workers=1) as cluster:
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
@@ -110,7 +111,6 @@ def test_a_name_means_one_thing_in_all_processes():
 
 
 def test_cluster_command_shows_the_split():
-    import json
     with harness.Cluster(LLAMA, workers=2) as cluster:
         def ready():
             state = json.loads(cluster.sluice("cluster", "--json").stdout)
