@@ -25,6 +25,7 @@ class PieceReader {
  public:
   virtual ~PieceReader() = default;
   virtual const PieceList& list() const = 0;
+  virtual const std::string& path() const = 0;  // for messages
   // Reads a piece of the list into `to`, which has room for list().bytes().
   // kNotFound: it is not here, which may change; kDataLoss: it cannot be read.
   // The bytes read are not compared with the hash.

@@ -26,6 +26,14 @@ namespace {
 constexpr double kSurveySeconds = 0.2;
 constexpr absl::Duration kGaugeInterval = absl::Seconds(1);
 
+// Has the model's files compared anew if a load found them changed.
+absl::StatusOr<std::unique_ptr<StageExecutor>> Doubting(
+    ContentCheck* content,
+    absl::StatusOr<std::unique_ptr<StageExecutor>> loaded) {
+  if (absl::IsDataLoss(loaded.status())) content->Distrust();
+  return loaded;
+}
+
 }  // namespace
 
 absl::Status Worker::Options::Validate() const {
@@ -117,10 +125,13 @@ absl::StatusOr<Worker::Model> Worker::OpenModel(const Options& options) {
                      const StageExecutor::Progress& progress,
                      const std::atomic<bool>* cancelled)
       -> absl::StatusOr<std::unique_ptr<StageExecutor>> {
-    // The loaded content is the one that was compared.
+    // The loaded content is the one that was compared: by its pieces, or, where
+    // these were not hashed, by the files' times before and after.
     SLUICE_RETURN_IF_ERROR(content->Verify());
-    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<StageExecutor> executor,
-                            LoadStage(*dir, stage, progress, cancelled));
+    SLUICE_ASSIGN_OR_RETURN(
+        std::unique_ptr<StageExecutor> executor,
+        Doubting(content.get(), LoadStage(*dir, stage, progress, cancelled,
+                                          content->AllPieces())));
     SLUICE_RETURN_IF_ERROR(content->Verify());
     return executor;
   };

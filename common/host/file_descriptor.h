@@ -1,7 +1,9 @@
 #pragma once
 
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <utility>
 
 namespace sluice {
@@ -29,5 +31,14 @@ class FileDescriptor {
  private:
   int fd_;
 };
+
+// Whether the file that is open is the one at `path`: it may have been removed
+// or replaced.
+inline bool IsOpenAt(int fd, const std::filesystem::path& path) {
+  struct stat open_file;
+  struct stat there;
+  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &there) == 0 &&
+         open_file.st_ino == there.st_ino && open_file.st_dev == there.st_dev;
+}
 
 }  // namespace sluice

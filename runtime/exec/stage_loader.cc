@@ -457,14 +457,18 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
 
 absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const ModelDir& model, const StageOptions& options,
-    const StageExecutor::Progress& progress,
-    const std::atomic<bool>* cancelled) {
+    const StageExecutor::Progress& progress, const std::atomic<bool>* cancelled,
+    const KnownPieces& known) {
   if (options.dummy_weights) {
     return LoadStage(model.spec(), DummySource(), options, progress, cancelled);
   }
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source,
-                          model.OpenTensors());
-  return LoadStage(model.spec(), *source, options, progress, cancelled);
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> source,
+                          model.OpenTensors(known));
+  DecoderSpec spec = model.spec();
+  if (options.layers.end == spec.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(spec, model.SpecOf(*source));
+  }
+  return LoadStage(spec, *source, options, progress, cancelled);
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/exec/stage_executor.h"
 #include "runtime/exec/stage_options.h"
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/model_dir.h"
@@ -40,10 +41,10 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> LoadRank(
     const StageExecutor::Progress& progress,
     const std::atomic<bool>* cancelled);
 // LoadStage for a model's directory, or with random weights if the options say
-// so.
+// so. kDataLoss if a file is not what its `known` pieces say.
 absl::StatusOr<std::unique_ptr<StageExecutor>> LoadStage(
     const ModelDir& model, const StageOptions& options,
-    const StageExecutor::Progress& progress,
-    const std::atomic<bool>* cancelled);
+    const StageExecutor::Progress& progress, const std::atomic<bool>* cancelled,
+    const KnownPieces& known = {});
 
 }  // namespace sluice

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/content_hash.h"
@@ -56,20 +57,21 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     dir->generation_.eos_token_ids = dir->spec_.eos_token_ids;
   }
 
-  // As in transformers, a checkpoint with both tensors of a tied pair means
-  // both if they differ. OpenTensors reports unreadable weights.
+  // OpenTensors reports unreadable weights.
   if (dir->spec_.tied_embeddings) {
     const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
         SafetensorsSource::Open(path);
-    const std::string embedding = EmbeddingTensors(dir->spec_)[0].name;
-    if (tensors.ok() && (*tensors)->Has(embedding) &&
-        (*tensors)->Has("lm_head.weight")) {
-      SLUICE_ASSIGN_OR_RETURN(
-          dir->spec_.tied_embeddings,
-          (*tensors)->SameData(embedding, "lm_head.weight"));
+    if (tensors.ok()) {
+      SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
     }
   }
   return dir;
+}
+
+absl::StatusOr<DecoderSpec> ModelDir::SpecOf(
+    const SafetensorsSource& tensors) const {
+  SLUICE_ASSIGN_OR_RETURN(DecoderSpec spec, ParseDecoderSpec(config_));
+  return tensors.UntieIfTwo(std::move(spec));
 }
 
 absl::StatusOr<std::string> ModelDir::Fingerprint() const {
@@ -86,10 +88,9 @@ std::string ModelDir::DummyFingerprint() const {
   return absl::StrCat("dummy-", HexHash(config_));
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> ModelDir::OpenTensors() const {
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsSource> tensors,
-                          SafetensorsSource::Open(path_));
-  return std::unique_ptr<TensorSource>(std::move(tensors));
+absl::StatusOr<std::unique_ptr<SafetensorsSource>> ModelDir::OpenTensors(
+    const KnownPieces& known) const {
+  return SafetensorsSource::Open(path_, known);
 }
 
 }  // namespace sluice

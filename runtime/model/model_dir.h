@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/model/checkpoint/tensor_source.h"
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/generation_config.h"
 
@@ -27,7 +27,10 @@ class ModelDir {
   const std::filesystem::path& path() const { return path_; }
   // The text of config.json.
   const std::string& config() const { return config_; }
+  // Whether the head is tied is as it was when the directory was opened.
   const DecoderSpec& spec() const { return spec_; }
+  // Returns the description that goes with these tensors, of this directory.
+  absl::StatusOr<DecoderSpec> SpecOf(const SafetensorsSource& tensors) const;
   // Returns DescribePositions of rotary.h.
   std::string DescribePositions() const;
   // The eos_token_ids are generation_config.json's, or else config.json's.
@@ -43,8 +46,9 @@ class ModelDir {
 
   // Opens the safetensors files: model.safetensors, or the shards of
   // model.safetensors.index.json. Each header is checked once; data is
-  // range-read (pread) per tensor.
-  absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensors() const;
+  // range-read per tensor, and checked if its file's pieces are `known`.
+  absl::StatusOr<std::unique_ptr<SafetensorsSource>> OpenTensors(
+      const KnownPieces& known = {}) const;
 
  private:
   ModelDir() = default;

@@ -52,11 +52,17 @@ size_t RowReadBytes(size_t row_bytes) {
   return std::max(kRowsTogether * RowBlockBytes(row_bytes), kTableCheckBytes);
 }
 
+size_t BlockChecksumBytes(size_t embedding_bytes) {
+  return RoundUpToDiskBlock(embedding_bytes) / kDiskBlockBytes *
+         sizeof(uint64_t);
+}
+
 uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
                               int32_t max_rows) {
   return embedding.bytes - RoundDownToDiskBlock(embedding.table_bytes) +
          uint64_t{embedding.row_bytes} * max_rows +
-         RowReadBytes(embedding.row_bytes);
+         RowReadBytes(embedding.row_bytes) +
+         BlockChecksumBytes(embedding.bytes);
 }
 
 size_t KvStagingBytes(size_t layer_page_bytes, int64_t pages) {

@@ -36,11 +36,13 @@ size_t TableStagingBytes(int64_t columns, DType dtype, int threads);
 
 // An embedding's table may be on disk. Its rows are read so many at a time,
 // each with all blocks that it may touch, and its check works with the same
-// memory, kTableCheckBytes (a multiple of all granules) at a time.
+// memory, kTableCheckBytes (a multiple of all granules) at a time. It leaves a
+// checksum of each block, by which rows are checked when they are read.
 inline constexpr size_t kRowsTogether = 256;
 inline constexpr size_t kTableCheckBytes = size_t{4} << 20;
 size_t RowBlockBytes(size_t row_bytes);
 size_t RowReadBytes(size_t row_bytes);
+size_t BlockChecksumBytes(size_t embedding_bytes);
 // Returns the bytes in memory of an embedding whose table is on disk.
 uint64_t EmbeddingOnDiskBytes(const EmbeddingLayout& embedding,
                               int32_t max_rows);

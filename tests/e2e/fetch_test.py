@@ -374,8 +374,7 @@ def test_a_damaged_cache_is_mended(directory):
         cluster.start_fetcher("fetcher")
         assert cluster.answer(lines) == expected
         cluster.workers.pop("fetcher").close()
-        [path] = [os.path.join(folder, "model.safetensors") for folder, _, names
-                  in os.walk(cluster.cache) if "model.safetensors" in names]
+        path = cached_file(cluster.cache)
         before = os.stat(path)
         with open(path, "r+b") as f:
             f.seek(7 * PIECE + 12345)
@@ -387,6 +386,73 @@ def test_a_damaged_cache_is_mended(directory):
         assert cluster.answer(lines) == expected
         assert fetched(fetcher) == PIECE, fetched(fetcher)
         assert "piece 7 is damaged" in fetcher.log()
+
+
+def cached_file(cache):
+    [path] = [os.path.join(folder, "model.safetensors") for folder, _, names
+              in os.walk(cache) if "model.safetensors" in names]
+    return path
+
+
+def join_a_removed_cache(model, lines, expected):
+    """Two share a cache, which is removed, and a third one joins with it."""
+    with Cluster(model, workers=2) as cluster:
+        cluster.start_coordinator()
+        for name in ("w1", "w2"):
+            cluster.start_fetcher(name)
+        assert cluster.answer(lines) == expected
+        shutil.rmtree(cluster.cache)
+        cluster.start_fetcher("w3")
+        assert cluster.answer(lines) == expected
+        cluster.workers.pop("w1").kill9()
+        assert cluster.answer(lines) == expected
+        cluster.start_fetcher("w4")
+        cluster.workers.pop("w2").kill9()
+        assert cluster.answer(lines) == expected
+
+
+def lose_the_own_cache(model, lines, expected):
+    """Of two, one's cache is removed, and then the other one dies."""
+    with Cluster(model, workers=1) as cluster:
+        cluster.start_coordinator()
+        own = os.path.join(cluster.directory, "own")
+        worker = cluster.start_fetcher("w1", cache=own)
+        assert cluster.answer(lines) == expected
+        had = fetched(worker)
+        cluster.start_fetcher("w2")
+        harness.wait_for(lambda: [w["state"] for w in states(cluster)] == ["ready"] * 2,
+                         "both to work")
+        shutil.rmtree(own)
+        cluster.workers.pop("w2").kill9()
+        assert cluster.answer(lines) == expected
+        # All is there again, for its next start.
+        assert fetched(worker) == had + weight_bytes(model)
+        assert os.path.getsize(cached_file(own)) == weight_bytes(model)
+
+
+def load_a_changed_cache(model, lines, expected):
+    """One has all layers, gives half of them away, its files change, and it needs them again."""
+    with Cluster(model, workers=1) as cluster:
+        cluster.start_coordinator()
+        worker = cluster.start_fetcher("w1")
+        assert cluster.answer(lines) == expected
+        had = fetched(worker)
+        cluster.start_fetcher("w2", cache=os.path.join(cluster.directory, "other"))
+        harness.wait_for(lambda: [w["state"] for w in states(cluster)] == ["ready"] * 2,
+                         "both to work")
+        flip_every_piece(cached_file(cluster.cache))
+        cluster.workers.pop("w2").kill9()
+        assert cluster.answer(lines) == expected
+        assert fetched(worker) == had + weight_bytes(model)
+        assert "is damaged; it is fetched again" in worker.log()
+
+
+def test_a_changed_or_removed_cache_never_changes_answers(directory):
+    model = make_model(directory)
+    lines = harness.mixed_requests(12)
+    expected = harness.answers(harness.run(model, lines, "--dtype", "float32")[1])
+    for trial in (join_a_removed_cache, lose_the_own_cache, load_a_changed_cache):
+        trial(model, lines, expected)
 
 
 def test_images_on_disk_are_those_of_whole_files(directory):

@@ -94,6 +94,31 @@ def test_a_worker_with_a_flipped_byte_is_refused():
             print(f"run {run + 1} of {RUNS}: refused, seed {SEED + run}", flush=True)
 
 
+def test_a_copy_that_changes_under_its_worker_is_refused_until_it_is_whole():
+    lines = harness.mixed_requests(20)
+    expected = harness.answers(harness.run(LLAMA, lines)[1])
+    with harness.Cluster(LLAMA, workers=1, started=False) as cluster:
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        cluster.start_coordinator()
+        mine = copy_of_model(cluster.directory, "mine")
+        cluster.model = mine
+        cluster.start_worker("w1")
+        harness.wait_for(lambda: states(cluster) == {"w1": "ready"}, "w1 to work")
+        cluster.model = LLAMA
+        cluster.start_worker("w2")
+        harness.wait_for(lambda: states(cluster) == {"w1": "ready", "w2": "ready"},
+                         "both to work")
+        shard = flip_a_byte(mine, random.Random(3))
+        cluster.workers.pop("w2").kill9()  # so that w1 loads all
+        job = cluster.submit(path)["id"]
+        [line, *_] = harness.wait_for(lambda: refusals(cluster), "the refusal")
+        assert f"{shard} differs; copy it again" in line, line
+        shutil.copy(os.path.join(LLAMA, shard), os.path.join(mine, shard))
+        assert cluster.wait_for_end(job)["status"] == "completed"
+        assert harness.answers(cluster.results(job)) == expected
+
+
 def test_a_job_goes_on_with_the_weights_that_it_began_with():
     lines = harness.mixed_requests(max(100, 400 // harness.SLOW), max_tokens=64)
     expected = harness.answers(harness.run(LLAMA, lines)[1])

@@ -11,11 +11,10 @@
 #include "common/text/bytes_text.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
+#include "runtime/model/checkpoint/checked_pieces.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
-#include "runtime/model/model_dir.h"
-#include "runtime/model/pieces/fetched_source.h"
 #include "runtime/model/pieces/stage_pieces.h"
 #include "worker/weights/weights_client.h"
 
@@ -23,6 +22,8 @@ namespace sluice {
 namespace {
 
 constexpr char kConfig[] = "config.json";
+// The attempts to load from a cache that others keep changing.
+constexpr int kMaxLoads = 5;
 
 std::vector<std::string> WeightFiles(const ModelContent& content) {
   std::vector<std::string> names;
@@ -62,7 +63,10 @@ absl::StatusOr<std::shared_ptr<CachedModel>> ModelFetcher::OpenModel(
     const AssignedModel& model) {
   {
     MutexLock lock(&mu_);
-    if (model_ != nullptr && model_->content() == model.content) return model_;
+    if (model_ != nullptr && model_->content() == model.content &&
+        model_->InPlace()) {
+      return model_;
+    }
     model_ = nullptr;  // so that its pieces may make room
   }
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<CachedModel> opened,
@@ -118,7 +122,7 @@ absl::Status ModelFetcher::FetchHeaders(
   for (const std::string& name : names) {
     const std::shared_ptr<PieceFile> file = fetch.model->Find(name);
     std::string first(file->list().bytes(0), '\0');
-    SLUICE_RETURN_IF_ERROR(file->Read(0, first.data()));
+    SLUICE_RETURN_IF_ERROR(ReadCheckedPiece(*file, 0, first.data()));
     uint64_t length = 0;
     if (first.size() < sizeof(length)) {
       return InvalidArgument(name, " is too short for a safetensors file");
@@ -132,8 +136,7 @@ absl::Status ModelFetcher::FetchHeaders(
       wanted[name].push_back(i);
     }
   }
-  SLUICE_RETURN_IF_ERROR(FetchPieces(fetch, wanted));
-  return fetch.model->Complete();
+  return FetchPieces(fetch, wanted);
 }
 
 absl::Status ModelFetcher::FetchStage(const FetchOptions& fetch,
@@ -144,7 +147,7 @@ absl::Status ModelFetcher::FetchStage(const FetchOptions& fetch,
   PiecesByFile wanted;
   {
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> headers,
-                            SafetensorsSource::Open(fetch.model->path()));
+                            fetch.model->OpenTensors(names));
     SLUICE_ASSIGN_OR_RETURN(wanted,
                             StagePieces(model.spec, stage.layers, *headers));
   }
@@ -186,16 +189,37 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> ModelFetcher::Load(
         "this worker was started with --load-format dummy, but the cluster's "
         "model has weights; start it without, or the coordinator with");
   }
-  SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<CachedModel> cached,
-                          OpenModel(model));
+  for (int attempt = 1;; ++attempt) {
+    SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<CachedModel> cached,
+                            OpenModel(model));
+    absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
+        LoadFrom(cached.get(), model, stage, fetching, progress, cancelled);
+    const absl::Status& status = loaded.status();
+    const bool changed = absl::IsDataLoss(status) || !cached->InPlace();
+    if (loaded.ok() || absl::IsCancelled(status) || !changed ||
+        attempt == kMaxLoads) {
+      return loaded;
+    }
+    LogWarning("the cache was changed (", status.message(),
+               "); what is wrong or missing there is fetched again");
+    cached->Doubt();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StageExecutor>> ModelFetcher::LoadFrom(
+    CachedModel* cached, const AssignedModel& model, const StageOptions& stage,
+    const StageExecutor::Progress& fetching,
+    const StageExecutor::Progress& progress,
+    const std::atomic<bool>* cancelled) {
   SLUICE_RETURN_IF_ERROR(FetchStage(
-      Fetching(model, cached.get(), stage, fetching, cancelled), model, stage));
-  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> dir,
-                          ModelDir::Open(cached->path()));
-  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> tensors,
-                          dir->OpenTensors());
-  const FetchedSource source(std::move(tensors), model.content);
-  return LoadStage(dir->spec(), source, stage, progress, cancelled);
+      Fetching(model, cached, stage, fetching, cancelled), model, stage));
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
+                          cached->OpenTensors(WeightFiles(model.content)));
+  DecoderSpec spec = model.spec;
+  if (stage.layers.end == spec.num_layers) {
+    SLUICE_ASSIGN_OR_RETURN(spec, tensors->UntieIfTwo(std::move(spec)));
+  }
+  return LoadStage(spec, *tensors, stage, progress, cancelled);
 }
 
 }  // namespace sluice

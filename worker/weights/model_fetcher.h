@@ -39,7 +39,8 @@ class ModelFetcher : public PieceShelf {
   void Count(const FetchCounters& counters) { counters_ = counters; }
 
   // Does LoadStage for an assigned model. `fetching` is called with the bytes
-  // fetched and to be fetched, before `progress`.
+  // fetched and to be fetched, before `progress`. What is missing in the cache,
+  // was changed or removed there is fetched again.
   absl::StatusOr<std::unique_ptr<StageExecutor>> Load(
       const AssignedModel& model, const StageOptions& stage,
       const StageExecutor::Progress& fetching,
@@ -52,8 +53,15 @@ class ModelFetcher : public PieceShelf {
  private:
   ModelFetcher(Options options, std::unique_ptr<ModelCache> cache)
       : options_(std::move(options)), cache_(std::move(cache)) {}
+  // Returns the model that is open, unless it was removed from the cache.
   absl::StatusOr<std::shared_ptr<CachedModel>> OpenModel(
       const AssignedModel& model);
+  // Load(), with what is in the cache or can be fetched now.
+  absl::StatusOr<std::unique_ptr<StageExecutor>> LoadFrom(
+      CachedModel* cached, const AssignedModel& model,
+      const StageOptions& stage, const StageExecutor::Progress& fetching,
+      const StageExecutor::Progress& progress,
+      const std::atomic<bool>* cancelled);
   // Sets the sources and all that does not depend on what is fetched.
   FetchOptions Fetching(const AssignedModel& model, CachedModel* cached,
                         const StageOptions& stage,

@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 // Part of a unit that is on the copy stream at a time.
-constexpr size_t kPieceBytes = size_t{4} << 20;
+constexpr size_t kCopyBytes = size_t{4} << 20;
 
 }  // namespace
 
@@ -170,7 +170,7 @@ absl::Status DeviceWeights::Fill(int index, const Slot& slot) {
   size_t at = unit.kept_end;
   for (int i = 0; status.ok() && at < unit.bytes; i = (i + 1) % kInFlight) {
     status.Update(pieces[i].Wait());
-    size_t end = std::min(unit.bytes, at + kPieceBytes);
+    size_t end = std::min(unit.bytes, at + kCopyBytes);
     if (at < host.split) end = std::min(end, host.split);
     pieces[i].Expect(1);
     context_.device->CopyIn({to + (at - unit.slot_begin), end - at},

@@ -7,6 +7,7 @@
 #include "common/blocks.h"
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
+#include "runtime/memory/checksum.h"
 #include "runtime/placement/buffer_sizes.h"
 
 namespace sluice {
@@ -40,6 +41,10 @@ absl::Status EmbeddingStore::LoadTable(LoadProgress progress) {
   SLUICE_ASSIGN_OR_RETURN(
       blocks_, HostBuffer::Create("embedding rows", RowReadBytes(row_bytes_),
                                   options_.memory));
+  SLUICE_ASSIGN_OR_RETURN(
+      checksums_,
+      HostBuffer::Create("embedding checksums", BlockChecksumBytes(bytes_),
+                         options_.memory));
   if (bytes_ > tail_begin_) {
     SLUICE_ASSIGN_OR_RETURN(
         tail_,
@@ -71,11 +76,32 @@ absl::Status EmbeddingStore::Use(const PackedFile& packed) {
                       {piece, size}, &done_, {"embedding"});
     SLUICE_RETURN_IF_ERROR(done_.Wait());
     SLUICE_RETURN_IF_ERROR(packed.Check(begin, {piece, size}));
+    for (size_t at = 0; at < size; at += kDiskBlockBytes) {
+      checksums_.as<uint64_t>()[(begin + at) / kDiskBlockBytes] =
+          BlockChecksum({piece + at, std::min(kDiskBlockBytes, size - at)});
+    }
     const size_t from = std::max(begin, tail_begin_);
     if (from < begin + size) {
       std::memcpy(tail_.as<std::byte>() + (from - tail_begin_),
                   piece + (from - begin), begin + size - from);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingStore::CheckBlocks(
+    size_t begin, std::span<const std::byte> data) const {
+  for (size_t at = 0; at < data.size(); at += kDiskBlockBytes) {
+    if (BlockChecksum(data.subspan(at, kDiskBlockBytes)) ==
+        checksums_.as<uint64_t>()[(begin + at) / kDiskBlockBytes]) {
+      continue;
+    }
+    // The next load makes it anew.
+    packed_->Remove();
+    return DataLoss(packed_->file().name(), " is damaged: bytes ",
+                    packed_->packed_offset() + begin + at, " to ",
+                    packed_->packed_offset() + begin + at + kDiskBlockBytes,
+                    " are not what was loaded; the next load makes it anew");
   }
   return absl::OkStatus();
 }
@@ -99,10 +125,12 @@ absl::StatusOr<EmbeddingStore::Rows> EmbeddingStore::Gather(
     SLUICE_RETURN_IF_ERROR(WaitTimed(done_, &totals_.stall_seconds));
     for (size_t i = 0; i < count; ++i) {
       const size_t begin = row_bytes_ * tokens[first + i];
-      std::memcpy(
-          rows_.as<std::byte>() + (first + i) * row_bytes_,
-          blocks_.as<std::byte>() + i * blocks + begin % kDiskBlockBytes,
-          row_bytes_);
+      const size_t from = RoundDownToDiskBlock(begin);
+      const std::byte* const read = blocks_.as<std::byte>() + i * blocks;
+      SLUICE_RETURN_IF_ERROR(CheckBlocks(
+          from, {read, RoundUpToDiskBlock(begin + row_bytes_) - from}));
+      std::memcpy(rows_.as<std::byte>() + (first + i) * row_bytes_,
+                  read + (begin - from), row_bytes_);
     }
   }
   const PackedView view = {rows_.as<std::byte>(), tail_.as<std::byte>(),

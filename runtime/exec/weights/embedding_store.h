@@ -57,8 +57,11 @@ class EmbeddingStore {
  private:
   explicit EmbeddingStore(const Options& options) : options_(options) {}
   absl::Status LoadTable(LoadProgress progress);
-  // Checks the whole table, piece by piece, and keeps what follows it.
+  // Checks the whole table, piece by piece, and keeps what follows it, and
+  // checksums of all blocks.
   absl::Status Use(const PackedFile& packed);
+  // Checks blocks of the table, from byte `begin` on, that were read again.
+  absl::Status CheckBlocks(size_t begin, std::span<const std::byte> data) const;
 
   const Options options_;
   StreamTotals totals_;
@@ -71,6 +74,7 @@ class EmbeddingStore {
   HostBuffer tail_;        // from there on
   HostBuffer rows_;        // [max_rows, row_bytes_]
   HostBuffer blocks_;      // the disk blocks that hold some of the rows
+  HostBuffer checksums_;   // of each block of the file
   std::vector<int32_t> iota_;
   IoCompletion done_;
 };

@@ -228,10 +228,7 @@ absl::StatusOr<PackedView> WeightStore::Acquire(int index) {
   SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, &totals_.stall_seconds));
   filling_.pop_front();
   unit.held_slot = static_cast<int>(slot - slots_.data());
-  if (!unit.checked) {
-    SLUICE_RETURN_IF_ERROR(CheckStreamed(unit, *slot));
-    unit.checked = true;
-  }
+  SLUICE_RETURN_IF_ERROR(CheckStreamed(unit, *slot));
   return View(unit, slot);
 }
 

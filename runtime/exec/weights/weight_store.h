@@ -72,7 +72,6 @@ class WeightStore : public Weights {
     HostBuffer resident;
     size_t resident_begin = 0;  // what lies before is on a device
     std::unique_ptr<PackedFile> packed;
-    bool checked = false;
   };
   struct Slot {
     HostBuffer buffer;

@@ -118,6 +118,23 @@ PieceListPtr ContentCheck::Pieces(const std::string& name) const {
   return it == pieces_.end() ? nullptr : it->second;
 }
 
+KnownPieces ContentCheck::AllPieces() const {
+  MutexLock lock(&mu_);
+  return state_.known() ? pieces_ : KnownPieces();
+}
+
+void ContentCheck::Distrust() {
+  Stamps stamps;
+  {
+    MutexLock lock(&mu_);
+    stamps = stamps_;
+  }
+  ContentHashes hashes(options_.cache_file);
+  for (const auto& [path, stamp] : stamps) hashes.Forget(path, -1);
+  MutexLock lock(&mu_);
+  state_.outdated = true;
+}
+
 bool ContentCheck::SameFiles() const {
   Stamps stamps;
   {

@@ -61,9 +61,14 @@ class ContentCheck {
   // The pieces of a weight file, with the hash in state(); null if they are not
   // known.
   PieceListPtr Pieces(const std::string& name) const;
+  // All of them, by the files' names; none as long as not all are known.
+  KnownPieces AllPieces() const;
   // OK if all is known and the files have not changed since, as far as the file
   // system tells. Else kUnavailable: state() is outdated until Refresh().
   absl::Status Verify();
+  // To be called when a file is not what was hashed, though it may look
+  // unchanged: state() is outdated, and Refresh() has all read again.
+  void Distrust();
 
  private:
   // The path and FileStamp of each file.

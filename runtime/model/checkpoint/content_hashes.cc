@@ -33,6 +33,7 @@ namespace {
 
 constexpr size_t kReadBytes = size_t{4} << 20;
 constexpr char kLineVersion[] = "3";
+constexpr char kForgotten[] = "-";  // in place of a hash
 // The size for some 100,000 files. A larger file is begun anew.
 constexpr off_t kMaxCacheBytes = off_t{16} << 20;
 // Lists of pieces beyond this number are removed before another is added.
@@ -206,6 +207,22 @@ void ContentHashes::Remember(const std::string& stamp, const File& file) {
   }
   if (cache_file_.empty()) return;
   WriteList(ListDir(cache_file_), file.hash, *file.pieces);
+  AddLine(file.hash, stamp);
+}
+
+void ContentHashes::Forget(const std::string& path, int fd) {
+  const absl::StatusOr<std::string> stamp = FileStamp(path, fd);
+  if (!stamp.ok()) return;
+  {
+    MutexLock lock(&mu_);
+    known_.erase(*stamp);
+  }
+  // Of a file's lines, the last one counts.
+  if (!cache_file_.empty()) AddLine(kForgotten, *stamp);
+}
+
+void ContentHashes::AddLine(absl::string_view hash,
+                            absl::string_view stamp) const {
   // One appending write keeps lines whole, whoever else writes; it begins a new
   // line after an incomplete one. A failure only costs time later.
   std::error_code ignored;
@@ -221,8 +238,7 @@ void ContentHashes::Remember(const std::string& stamp, const File& file) {
     close(out);
     return;
   }
-  const std::string line =
-      absl::StrCat("\n", CacheLine(file.hash, stamp), "\n");
+  const std::string line = absl::StrCat("\n", CacheLine(hash, stamp), "\n");
   [[maybe_unused]] const ssize_t written = write(out, line.data(), line.size());
   close(out);
 }

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/piece_list.h"
 #include "common/threads/mutex.h"
@@ -46,9 +47,13 @@ class ContentHashes {
   absl::StatusOr<File> Of(const std::string& path, int fd, Progress progress);
   // Returns the hashes if they are known without reading the file.
   std::optional<File> Known(const std::string& path, int fd) const;
+  // To be called when an unchanged file's hashes prove to be wrong: others who
+  // know them hash it anew, too, when they start.
+  void Forget(const std::string& path, int fd);
 
  private:
   void Remember(const std::string& stamp, const File& file);
+  void AddLine(absl::string_view hash, absl::string_view stamp) const;
 
   const std::string cache_file_;
   const absl::Duration settle_;

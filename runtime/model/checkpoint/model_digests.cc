@@ -32,7 +32,7 @@ constexpr const char* kTextFiles[] = {"added_tokens.json",
 constexpr size_t kMaxTextBytes = size_t{256} << 20;
 // Weights of up to this many bytes in total are read whole.
 constexpr uint64_t kMaxWholeBytes = uint64_t{1} << 30;
-constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int64_t kWholeReadBytes = 1 << 20;
 // The samples of each file of larger weights.
 constexpr int64_t kSamples = 256;
 constexpr int64_t kSampleBytes = 4096;
@@ -56,7 +56,7 @@ absl::Status AddFile(const std::string& path, bool whole, ContentHash* hash) {
     const int64_t changed[] = {info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
     add(changed, sizeof(changed));
   }
-  std::vector<char> buffer(whole ? kPieceBytes : kSampleBytes);
+  std::vector<char> buffer(whole ? kWholeReadBytes : kSampleBytes);
   int64_t done = 0;  // samples of a small file do not overlap
   for (int64_t i = 0; done < size && (whole || i < kSamples); ++i) {
     const int64_t at = whole ? done : std::max(done, size / kSamples * i);

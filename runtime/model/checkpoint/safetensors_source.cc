@@ -21,6 +21,7 @@
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
+#include "runtime/model/checkpoint/whole_file.h"
 #include "runtime/model/json_file.h"
 
 namespace sluice {
@@ -84,6 +85,61 @@ class Sha256 {
   EVP_MD_CTX* context_;
 };
 
+std::string HeaderDigest(absl::string_view text, uint64_t file_bytes) {
+  Sha256 digest;
+  digest.AddField(text);
+  digest.AddField(absl::StrCat(file_bytes));
+  return digest.Hex();
+}
+
+// Turns the bytes of a tensor, which come in parts, into floats.
+class FloatWriter {
+ public:
+  FloatWriter(absl::string_view dtype, float* out) : dtype_(dtype), out_(out) {}
+
+  void Take(absl::string_view part) {
+    if (dtype_ == "F32") {
+      std::memcpy(reinterpret_cast<char*>(out_) + done_, part.data(),
+                  part.size());
+      done_ += part.size();
+      return;
+    }
+    // The end of a part may cut an element.
+    if (cut_ && !part.empty()) {
+      const char element[2] = {half_, part[0]};
+      Convert(element, 1);
+      part.remove_prefix(1);
+      cut_ = false;
+    }
+    Convert(part.data(), part.size() / 2);
+    if (part.size() % 2 == 0) return;
+    half_ = part.back();
+    cut_ = true;
+  }
+
+ private:
+  void Convert(const char* from, size_t count) {
+    const auto bits = [from](size_t i) {
+      uint16_t element;
+      std::memcpy(&element, from + 2 * i, sizeof(element));
+      return element;
+    };
+    float* const out = out_;
+    if (dtype_ == "BF16") {
+      for (size_t i = 0; i < count; ++i) out[i] = BFloat16ToFloat(bits(i));
+    } else {
+      for (size_t i = 0; i < count; ++i) out[i] = Float16ToFloat(bits(i));
+    }
+    out_ += count;
+  }
+
+  const absl::string_view dtype_;
+  float* out_;
+  size_t done_ = 0;  // bytes of out_, if they are copied
+  bool cut_ = false;
+  char half_ = 0;
+};
+
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -104,15 +160,15 @@ SafetensorsSource::~SafetensorsSource() {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
-    const std::filesystem::path& model_dir) {
+    const std::filesystem::path& model_dir, const KnownPieces& known) {
   std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
   source->dir_ = model_dir;
   std::error_code ignored;
   if (std::filesystem::exists(model_dir / kSingleFile, ignored)) {
-    SLUICE_RETURN_IF_ERROR(source->OpenFile(model_dir / kSingleFile));
+    SLUICE_RETURN_IF_ERROR(source->OpenFile(model_dir / kSingleFile, known));
   } else if (std::filesystem::exists(model_dir / kIndexFile, ignored)) {
     SLUICE_RETURN_IF_ERROR(
-        source->OpenShards(model_dir, model_dir / kIndexFile));
+        source->OpenShards(model_dir, model_dir / kIndexFile, known));
   } else {
     const bool pickled =
         std::filesystem::exists(model_dir / "pytorch_model.bin", ignored) ||
@@ -128,8 +184,32 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
   return source;
 }
 
-absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
+absl::StatusOr<std::unique_ptr<SafetensorsSource>>
+SafetensorsSource::OpenPieces(
+    const std::filesystem::path& model_dir,
+    const std::map<std::string, std::shared_ptr<PieceReader>>& files) {
+  std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
+  source->dir_ = model_dir;
+  for (const auto& [name, pieces] : files) {
+    auto file = std::make_unique<File>();
+    file->number = source->files_.size();
+    file->name = name;
+    file->path = pieces->path();
+    file->bytes = pieces->list().file_bytes();
+    source->files_.push_back(std::move(file));
+    {
+      MutexLock lock(&source->mu_);
+      source->pieces_.push_back(pieces);
+    }
+    SLUICE_RETURN_IF_ERROR(source->ReadHeader());
+  }
+  return source;
+}
+
+absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path,
+                                         const KnownPieces& known) {
   auto file = std::make_unique<File>();
+  file->number = files_.size();
   file->name = path.filename().string();
   file->path = path.string();
   // With O_NONBLOCK, opening a FIFO does not wait for a writer.
@@ -143,41 +223,46 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   if (fstat(f.fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     return InvalidArgument(f.path, ": not a regular file");
   }
-  const uint64_t file_bytes = static_cast<uint64_t>(info.st_size);
+  f.bytes = static_cast<uint64_t>(info.st_size);
+  {
+    MutexLock lock(&mu_);
+    pieces_.emplace_back();
+  }
+  if (const auto it = known.find(f.name); it != known.end()) {
+    SLUICE_RETURN_IF_ERROR(CheckBy(f, it->second));
+  }
+  return ReadHeader();
+}
+
+absl::Status SafetensorsSource::ReadHeader() {
+  File& f = *files_.back();
   uint64_t header_bytes = 0;
-  f.bytes = file_bytes;
-  if (file_bytes < sizeof(header_bytes)) {
-    return InvalidArgument(f.path, ": ", file_bytes,
+  if (f.bytes < sizeof(header_bytes)) {
+    return InvalidArgument(f.path, ": ", f.bytes,
                            " bytes are too few for a safetensors file");
   }
-  SLUICE_RETURN_IF_ERROR(
-      ReadAt(f.fd, f.path, 0, sizeof(header_bytes), &header_bytes));
-  if (header_bytes > file_bytes - sizeof(header_bytes) ||
+  SLUICE_ASSIGN_OR_RETURN(std::string text,
+                          ReadText(f, 0, sizeof(header_bytes)));
+  std::memcpy(&header_bytes, text.data(), sizeof(header_bytes));
+  if (header_bytes > f.bytes - sizeof(header_bytes) ||
       header_bytes > kMaxSafetensorsHeaderBytes) {
     // A Git LFS pointer's first letters, read as a length, exceed any file.
-    std::string beginning(std::min<uint64_t>(file_bytes, kPointerBytes), '\0');
-    SLUICE_RETURN_IF_ERROR(
-        ReadAt(f.fd, f.path, 0, beginning.size(), beginning.data()));
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::string beginning,
+        ReadText(f, 0, std::min<uint64_t>(f.bytes, kPointerBytes)));
     if (IsLfsPointer(beginning)) {
       return InvalidArgument(f.path, ": ", kLfsPointerAdvice);
     }
     return InvalidArgument(
         f.path, ": header length ", header_bytes, " is beyond the file (",
-        file_bytes, " bytes) or the limit of ", kMaxSafetensorsHeaderBytes);
+        f.bytes, " bytes) or the limit of ", kMaxSafetensorsHeaderBytes);
   }
-  std::string text(header_bytes, '\0');
-  SLUICE_RETURN_IF_ERROR(
-      ReadAt(f.fd, f.path, sizeof(header_bytes), text.size(), text.data()));
   f.data_offset = sizeof(header_bytes) + header_bytes;
+  SLUICE_ASSIGN_OR_RETURN(text, HeaderText(f));
   SLUICE_ASSIGN_OR_RETURN(
       f.header,
-      Annotate(ParseSafetensorsHeader(text, file_bytes - f.data_offset),
-               f.path));
-  Sha256 digest;
-  digest.AddField(text);
-  digest.AddField(absl::StrCat(file_bytes));
-  f.header_digest = digest.Hex();
-
+      Annotate(ParseSafetensorsHeader(text, f.bytes - f.data_offset), f.path));
+  f.header_digest = HeaderDigest(text, f.bytes);
   for (const auto& [name, entry] : f.header) {
     const auto [it, inserted] = tensors_.emplace(name, Location{&f, &entry});
     if (!inserted) {
@@ -188,9 +273,71 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::string> SafetensorsSource::HeaderText(
+    const File& file) const {
+  return ReadText(file, sizeof(uint64_t), file.data_offset);
+}
+
+absl::Status SafetensorsSource::CheckBy(const File& file,
+                                        PieceListPtr list) const {
+  if (list->file_bytes() != file.bytes) {
+    return DataLoss(file.path, ": has ", file.bytes,
+                    " bytes; when it was hashed, it had ", list->file_bytes());
+  }
+  const int fd = fcntl(file.fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) {
+    return DataLoss(file.path, ": cannot open: ", std::strerror(errno));
+  }
+  auto pieces = std::make_shared<WholeFile>(file.path, fd, std::move(list));
+  MutexLock lock(&mu_);
+  pieces_[file.number] = std::move(pieces);
+  return absl::OkStatus();
+}
+
+std::shared_ptr<PieceReader> SafetensorsSource::PiecesOf(
+    const File& file) const {
+  MutexLock lock(&mu_);
+  return pieces_[file.number];
+}
+
+absl::Status SafetensorsSource::Read(
+    const File& file, uint64_t begin, uint64_t end, uint64_t ahead_end,
+    absl::FunctionRef<void(absl::string_view)> take) const {
+  if (const std::shared_ptr<PieceReader> pieces = PiecesOf(file)) {
+    absl::Status status = checked_.Read(*pieces, begin, end, ahead_end, take);
+    if (absl::IsDataLoss(status)) {
+      MutexLock lock(&mu_);
+      if (!hash_cache_.empty()) {
+        ContentHashes(hash_cache_).Forget(file.path, file.fd);
+      }
+    }
+    return status;
+  }
+  std::string chunk(std::min<uint64_t>(end - begin, kChunkBytes), '\0');
+  while (begin < end) {
+    const size_t bytes = std::min<uint64_t>(end - begin, chunk.size());
+    SLUICE_RETURN_IF_ERROR(
+        ReadAt(file.fd, file.path, begin, bytes, chunk.data()));
+    take({chunk.data(), bytes});
+    begin += bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> SafetensorsSource::ReadText(const File& file,
+                                                        uint64_t begin,
+                                                        uint64_t end) const {
+  std::string text;
+  text.reserve(end - begin);
+  SLUICE_RETURN_IF_ERROR(Read(
+      file, begin, end, end,
+      [&](absl::string_view part) { text.append(part.data(), part.size()); }));
+  return text;
+}
+
 absl::Status SafetensorsSource::OpenShards(
     const std::filesystem::path& model_dir,
-    const std::filesystem::path& index_path) {
+    const std::filesystem::path& index_path, const KnownPieces& known) {
   SLUICE_ASSIGN_OR_RETURN(const nlohmann::json index,
                           ReadJsonObject(index_path));
   const auto map = index.find("weight_map");
@@ -213,7 +360,7 @@ absl::Status SafetensorsSource::OpenShards(
                            " are accepted");
   }
   for (const std::string& shard : shards) {
-    SLUICE_RETURN_IF_ERROR(OpenFile(model_dir / shard));
+    SLUICE_RETURN_IF_ERROR(OpenFile(model_dir / shard, known));
   }
   for (const auto& [tensor, shard] : map->items()) {
     const auto it = tensors_.find(tensor);
@@ -286,74 +433,70 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
   if (row_begin == row_end) return absl::OkStatus();
   const uint64_t row_bytes =
       (entry.end - entry.begin) / static_cast<uint64_t>(rows);
-  uint64_t offset = file.data_offset + entry.begin +
-                    static_cast<uint64_t>(row_begin) * row_bytes;
-  uint64_t left = static_cast<uint64_t>(row_end - row_begin) * row_bytes;
-  const auto read = [&](uint64_t bytes, void* to) {
-    return Annotate(ReadAt(file.fd, file.path, offset, bytes, to),
-                    absl::StrCat("tensor ", ref.name));
-  };
-  if (entry.dtype == "F32") return read(left, out);
-
-  std::vector<uint16_t> chunk(std::min<uint64_t>(left, kChunkBytes) / 2);
-  const bool is_bf16 = entry.dtype == "BF16";
-  while (left > 0) {
-    const uint64_t bytes = std::min<uint64_t>(left, chunk.size() * 2);
-    SLUICE_RETURN_IF_ERROR(read(bytes, chunk.data()));
-    const size_t n = bytes / 2;
-    if (is_bf16) {
-      for (size_t i = 0; i < n; ++i) out[i] = BFloat16ToFloat(chunk[i]);
-    } else {
-      for (size_t i = 0; i < n; ++i) out[i] = Float16ToFloat(chunk[i]);
-    }
-    out += n;
-    offset += bytes;
-    left -= bytes;
-  }
-  return absl::OkStatus();
+  const uint64_t data = file.data_offset + entry.begin;
+  const uint64_t begin = data + static_cast<uint64_t>(row_begin) * row_bytes;
+  const uint64_t end = data + static_cast<uint64_t>(row_end) * row_bytes;
+  const bool direct = entry.dtype == "F32" && PiecesOf(file) == nullptr;
+  FloatWriter writer(entry.dtype, out);
+  return Annotate(
+      direct ? ReadAt(file.fd, file.path, begin, end - begin, out)
+             : Read(file, begin, end, file.data_offset + entry.end,
+                    [&](absl::string_view part) { writer.Take(part); }),
+      absl::StrCat("tensor ", ref.name));
 }
 
 absl::StatusOr<std::string> SafetensorsSource::ContentId(
     const std::string& cache_file, Progress progress) const {
   ContentHashes hashes(cache_file);
-  std::vector<std::string> found;
+  Sha256 id;
   // Files are opened in order of name.
   for (const auto& file : files_) {
-    SLUICE_ASSIGN_OR_RETURN(ContentHashes::File hashed,
+    if (const std::shared_ptr<PieceReader> pieces = PiecesOf(*file)) {
+      id.AddField(pieces->list().FileHash());
+      continue;
+    }
+    SLUICE_ASSIGN_OR_RETURN(const ContentHashes::File hashed,
                             hashes.Of(file->path, file->fd, progress));
-    found.push_back(std::move(hashed.hash));
+    {
+      MutexLock lock(&mu_);
+      hash_cache_ = cache_file;
+    }
+    SLUICE_RETURN_IF_ERROR(CheckBy(*file, hashed.pieces));
+    // The header was read before.
+    SLUICE_ASSIGN_OR_RETURN(const std::string header, HeaderText(*file));
+    if (HeaderDigest(header, file->bytes) != file->header_digest) {
+      return absl::AbortedError(
+          absl::StrCat(file->path, ": it was changed while it was read"));
+    }
+    id.AddField(hashed.hash);
   }
-  return IdOf(found);
+  return id.Hex();
 }
 
-std::string SafetensorsSource::IdOf(const std::vector<std::string>& hashes) {
-  Sha256 digest;
-  for (const std::string& hash : hashes) digest.AddField(hash);
-  return digest.Hex();
+absl::StatusOr<DecoderSpec> SafetensorsSource::UntieIfTwo(
+    DecoderSpec spec) const {
+  if (!spec.tied_embeddings) return spec;
+  const Location embedding = FindName(EmbeddingTensors(spec)[0].name);
+  const Location head = FindName(kHeadName);
+  if (embedding.file == nullptr || head.file == nullptr) return spec;
+  SLUICE_ASSIGN_OR_RETURN(spec.tied_embeddings, SameData(embedding, head));
+  return spec;
 }
 
-absl::StatusOr<bool> SafetensorsSource::SameData(const std::string& a,
-                                                 const std::string& b) const {
-  const Location x = FindName(a);
-  const Location y = FindName(b);
-  if (x.file == nullptr || y.file == nullptr) {
-    return NotFound(dir_.string(), ": no tensor ", x.file ? b : a);
-  }
+absl::StatusOr<bool> SafetensorsSource::SameData(const Location& x,
+                                                 const Location& y) const {
   if (x.entry->dtype != y.entry->dtype || x.entry->shape != y.entry->shape) {
     return false;
   }
-  std::string left, right;
+  const auto read = [&](const Location& at, uint64_t done, uint64_t bytes) {
+    const uint64_t begin = at.file->data_offset + at.entry->begin + done;
+    return ReadText(*at.file, begin, begin + bytes);
+  };
   const uint64_t total = x.entry->end - x.entry->begin;
   for (uint64_t done = 0; done < total; done += kChunkBytes) {
-    const size_t bytes = std::min<uint64_t>(kChunkBytes, total - done);
-    left.resize(bytes);
-    right.resize(bytes);
-    SLUICE_RETURN_IF_ERROR(ReadAt(x.file->fd, x.file->path,
-                                  x.file->data_offset + x.entry->begin + done,
-                                  bytes, left.data()));
-    SLUICE_RETURN_IF_ERROR(ReadAt(y.file->fd, y.file->path,
-                                  y.file->data_offset + y.entry->begin + done,
-                                  bytes, right.data()));
+    const uint64_t bytes = std::min<uint64_t>(kChunkBytes, total - done);
+    SLUICE_ASSIGN_OR_RETURN(const std::string left, read(x, done, bytes));
+    SLUICE_ASSIGN_OR_RETURN(const std::string right, read(y, done, bytes));
     if (left != right) return false;
   }
   return true;

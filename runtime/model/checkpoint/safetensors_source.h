@@ -1,16 +1,25 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/piece_reader.h"
+#include "common/threads/mutex.h"
+#include "runtime/model/checkpoint/checked_pieces.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 
 namespace sluice {
+
+// The pieces of files, by the files' names.
+using KnownPieces = std::map<std::string, PieceListPtr>;
 
 // Tensors of model.safetensors, or else of the shards that
 // model.safetensors.index.json names. F32, F16 and BF16 are read as float32.
@@ -18,13 +27,26 @@ namespace sluice {
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
 // the other's name.
+//
+// As soon as the hashes of a file's pieces are known, no byte of it is used
+// that was not hashed as it was read (CheckedPieces): they come with the files,
+// or ContentId() finds them. kDataLoss names a file that is not what was
+// hashed.
 class SafetensorsSource final : public TensorSource {
  public:
   // Opens all files and checks all headers. kNotFound if the directory has no
   // weights, kInvalidArgument for a header or index that breaks the format or
   // for a shard that is missing.
+  //
+  // `known`: the pieces of files, by name; kDataLoss if a file's header is not
+  // what was hashed.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Open(
-      const std::filesystem::path& model_dir);
+      const std::filesystem::path& model_dir, const KnownPieces& known = {});
+  // Opens files, by their names, of which only some pieces need be there: the
+  // headers' and those of the tensors that are read.
+  static absl::StatusOr<std::unique_ptr<SafetensorsSource>> OpenPieces(
+      const std::filesystem::path& model_dir,
+      const std::map<std::string, std::shared_ptr<PieceReader>>& files);
   ~SafetensorsSource() override;
 
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
@@ -33,18 +55,15 @@ class SafetensorsSource final : public TensorSource {
   absl::StatusOr<std::string> ContentId(const std::string& cache_file,
                                         Progress progress) const override;
 
-  // ContentId() of files with these hashes, in order of name.
-  static std::string IdOf(const std::vector<std::string>& hashes);
-
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
-  // Whether two tensors have the same dtype, shape and bytes.
-  absl::StatusOr<bool> SameData(const std::string& a,
-                                const std::string& b) const;
+  // Returns `spec`, untied if the checkpoint has both tensors of a tied pair
+  // and these differ: as in transformers, both are meant then.
+  absl::StatusOr<DecoderSpec> UntieIfTwo(DecoderSpec spec) const;
   struct FileInfo {
     std::string name;
     std::string path;
-    int fd;  // open as long as the source lives
+    int fd;  // open as long as the source lives; -1 after OpenPieces()
     uint64_t bytes;
   };
   // The files in order of name.
@@ -65,6 +84,7 @@ class SafetensorsSource final : public TensorSource {
 
  private:
   struct File {
+    size_t number = 0;  // in files_
     std::string name;
     std::string path;
     int fd = -1;
@@ -79,15 +99,39 @@ class SafetensorsSource final : public TensorSource {
   };
 
   SafetensorsSource() = default;
-  absl::Status OpenFile(const std::filesystem::path& path);
+  absl::Status OpenFile(const std::filesystem::path& path,
+                        const KnownPieces& known);
   absl::Status OpenShards(const std::filesystem::path& model_dir,
-                          const std::filesystem::path& index_path);
+                          const std::filesystem::path& index_path,
+                          const KnownPieces& known);
+  // Reads the header of files_'s last file.
+  absl::Status ReadHeader();
+  // Reads the bytes of a header.
+  absl::StatusOr<std::string> HeaderText(const File& file) const;
+  // From now on, bytes of the file are those of the list.
+  absl::Status CheckBy(const File& file, PieceListPtr list) const;
+  std::shared_ptr<PieceReader> PiecesOf(const File& file) const;
+  // Takes bytes [begin, end) of a file in consecutive parts.
+  absl::Status Read(const File& file, uint64_t begin, uint64_t end,
+                    uint64_t ahead_end,
+                    absl::FunctionRef<void(absl::string_view)> take) const;
+  absl::StatusOr<std::string> ReadText(const File& file, uint64_t begin,
+                                       uint64_t end) const;
+  // Whether two tensors have the same dtype, shape and bytes.
+  absl::StatusOr<bool> SameData(const Location& x, const Location& y) const;
   Location FindName(const std::string& name) const;
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
 
   std::filesystem::path dir_;
   std::vector<std::unique_ptr<File>> files_;
   absl::flat_hash_map<std::string, Location> tensors_;
+  mutable CheckedPieces checked_;
+  mutable Mutex mu_;
+  // By the file's number; null if its pieces are not known.
+  mutable std::vector<std::shared_ptr<PieceReader>> pieces_
+      ABSL_GUARDED_BY(mu_);
+  // Where ContentId() found hashes, which are forgotten if they prove wrong.
+  mutable std::string hash_cache_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace sluice

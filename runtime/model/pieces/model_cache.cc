@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -22,12 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/content_hash.h"
+#include "common/host/file_descriptor.h"
 #include "common/host/logging.h"
 #include "common/host/read_file.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "common/text/bytes_text.h"
-#include "runtime/model/checkpoint/safetensors_header.h"
 
 namespace sluice {
 namespace {
@@ -35,13 +34,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kConfigFile[] = "config.json";
-constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr char kLockFile[] = "lock";
 constexpr size_t kMaxFiles = 10'001;
 constexpr size_t kMaxNameBytes = 200;
 constexpr size_t kMaxConfigBytes = size_t{16} << 20;
-constexpr size_t kMaxIndexBytes = size_t{1} << 30;
 constexpr int kMaxOpens = 10;
 constexpr absl::Duration kLockPoll = absl::Milliseconds(20);
 // Room for names and records beside the pieces, and for other programs.
@@ -221,42 +217,25 @@ absl::StatusOr<std::shared_ptr<PieceFile>> CachedModel::Add(
   return files_.emplace(name, std::move(file)).first->second;
 }
 
-absl::Status CachedModel::Complete() {
-  nlohmann::json map = nlohmann::json::object();
-  for (const auto& file : files()) {
-    const std::string name = fs::path(file->path()).filename().string();
-    if (name == kSingleFile) return absl::OkStatus();
-    const int fd = open(file->path().c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return DataLoss(file->path(), ": ", strerror(errno));
-    uint64_t length = 0;
-    std::string text;
-    bool read = pread(fd, &length, sizeof(length), 0) == sizeof(length) &&
-                length <= kMaxSafetensorsHeaderBytes &&
-                length + sizeof(length) <= file->list().file_bytes();
-    if (read) {
-      text.resize(length);
-      read = pread(fd, text.data(), length, sizeof(length)) ==
-             static_cast<ssize_t>(length);
-    }
-    close(fd);
-    if (!read) {
-      return InvalidArgument(file->path(), ": no safetensors header");
-    }
-    SLUICE_ASSIGN_OR_RETURN(
-        const SafetensorsHeader header,
-        Annotate(ParseSafetensorsHeader(
-                     text, file->list().file_bytes() - sizeof(length) - length),
-                 file->path()));
-    for (const auto& [tensor, entry] : header) map[tensor] = name;
+absl::StatusOr<std::unique_ptr<SafetensorsSource>> CachedModel::OpenTensors(
+    const std::vector<std::string>& names) {
+  std::map<std::string, std::shared_ptr<PieceReader>> files;
+  for (const std::string& name : names) {
+    files[name] = Find(name);
+    if (files[name] == nullptr) return Internal("no hashes of ", name);
   }
-  const std::string index =
-      nlohmann::json{{"metadata", nlohmann::json::object()},
-                     {"weight_map", std::move(map)}}
-          .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const absl::StatusOr<std::string> present =
-      ReadSmallFile(path_ / kIndexFile, kMaxIndexBytes);
-  if (present.ok() && *present == index) return absl::OkStatus();
-  return ReplaceFile(path_ / kIndexFile, index);
+  return SafetensorsSource::OpenPieces(path_, files);
+}
+
+bool CachedModel::InPlace() const {
+  const std::vector<std::shared_ptr<PieceFile>> open = files();
+  return IsOpenAt(lock_fd_, path_ / kLockFile) &&
+         std::all_of(open.begin(), open.end(),
+                     [](const auto& file) { return file->InPlace(); });
+}
+
+void CachedModel::Doubt() {
+  for (const auto& file : files()) file->Doubt();
 }
 
 std::vector<std::shared_ptr<PieceFile>> CachedModel::files() const {

@@ -13,6 +13,7 @@
 #include "common/piece_reader.h"
 #include "common/threads/mutex.h"
 #include "runtime/model/checkpoint/model_content.h"
+#include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/pieces/piece_file.h"
 #include "runtime/model/pieces/stage_pieces.h"
 
@@ -24,9 +25,9 @@ namespace sluice {
 absl::Status CheckFetchable(const ModelContent& content,
                             const std::string& config);
 
-// A model of which pieces are here, in a directory that a loader can read as
-// far as they are. Other processes neither remove it nor drop its pieces as
-// long as this lives. Thread-safe.
+// A model of which pieces are here, in a directory. What is open stays readable
+// when the directory is removed, but is of no use to others. Other processes
+// neither remove it nor drop its pieces as long as this lives. Thread-safe.
 class CachedModel {
  public:
   ~CachedModel();
@@ -39,9 +40,14 @@ class CachedModel {
   // those of content(); PieceFile::Open's errors.
   absl::StatusOr<std::shared_ptr<PieceFile>> Add(const std::string& name,
                                                  PieceListPtr list);
-  // Makes what else a loader needs: the index of shards. All headers must be
-  // present. kInvalidArgument if they are none.
-  absl::Status Complete();
+  // Opens the tensors of these weight files, of which the headers must be
+  // present, and which must be open. Every byte is checked as it is read.
+  absl::StatusOr<std::unique_ptr<SafetensorsSource>> OpenTensors(
+      const std::vector<std::string>& names);
+  // Whether all files are where they were opened, as far as can be told.
+  bool InPlace() const;
+  // To be called when a piece was not what it should be: see PieceFile.
+  void Doubt();
 
  private:
   friend class ModelCache;

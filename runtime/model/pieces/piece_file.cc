@@ -21,10 +21,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/host/file_descriptor.h"
 #include "common/host/read_file.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
+#include "runtime/model/checkpoint/whole_file.h"
 
 namespace sluice {
 namespace {
@@ -46,6 +48,7 @@ Record MakeRecord(uint64_t piece, bool present) {
   return {what, static_cast<uint32_t>(XXH3_64bits(&what, sizeof(what)))};
 }
 
+std::string LogPath(const std::string& path) { return path + ".present"; }
 std::string SettledPath(const std::string& path) { return path + ".settled"; }
 
 }  // namespace
@@ -100,7 +103,7 @@ absl::Status PieceFile::OpenFiles() {
       ftruncate(fd_, static_cast<off_t>(list_->file_bytes())) != 0) {
     return Failed("make", errno);
   }
-  const std::string log = path_ + ".present";
+  const std::string log = LogPath(path_);
   log_fd_ = open(log.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   return log_fd_ < 0 ? Failed("open its record", errno) : absl::OkStatus();
 }
@@ -195,24 +198,6 @@ uint64_t PieceFile::recorded_bytes() const {
   return recorded_bytes_;
 }
 
-absl::Status ReadPiece(int fd, const std::string& path, const PieceList& list,
-                       uint64_t piece, char* to) {
-  uint64_t left = list.bytes(piece);
-  uint64_t offset = piece * kPieceBytes;
-  while (left > 0) {
-    const ssize_t n = pread(fd, to, left, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      return DataLoss(path, ": can't read: ",
-                      n < 0 ? std::strerror(errno) : "it was cut short");
-    }
-    to += n;
-    offset += static_cast<uint64_t>(n);
-    left -= static_cast<uint64_t>(n);
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<bool> PieceFile::Check(uint64_t piece) {
   std::string bytes(list_->bytes(piece), '\0');
   const bool right = ReadPiece(fd_, path_, *list_, piece, bytes.data()).ok() &&
@@ -275,6 +260,24 @@ absl::Status PieceFile::Read(uint64_t piece, char* to) {
   SLUICE_RETURN_IF_ERROR(ReadPiece(fd_, path_, *list_, piece, to));
   // It may have been dropped meanwhile.
   return state(piece) == State::kPresent ? absl::OkStatus() : absent();
+}
+
+void PieceFile::Doubt() {
+  // What can't be mended shows when pieces are written.
+  struct stat info;
+  if (fstat(fd_, &info) == 0 &&
+      static_cast<uint64_t>(info.st_size) != list_->file_bytes()) {
+    [[maybe_unused]] const int ignored =
+        ftruncate(fd_, static_cast<off_t>(list_->file_bytes()));
+  }
+  MutexLock lock(&mu_);
+  for (State& state : states_) {
+    if (state == State::kPresent) state = State::kRecorded;
+  }
+}
+
+bool PieceFile::InPlace() const {
+  return IsOpenAt(fd_, path_) && IsOpenAt(log_fd_, LogPath(path_));
 }
 
 void PieceFile::Refresh() {

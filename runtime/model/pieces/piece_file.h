@@ -16,11 +16,6 @@
 
 namespace sluice {
 
-// Reads a piece of an open file, whose name is for errors, to `to`, which has
-// room for it. kDataLoss if the file can't be read or is too short.
-absl::Status ReadPiece(int fd, const std::string& path, const PieceList& list,
-                       uint64_t piece, char* to);
-
 // A file of which only some pieces are here: a sparse file of the full size,
 // whose absent pieces are holes, with the record of those that are present.
 //
@@ -50,7 +45,7 @@ class PieceFile : public PieceReader {
   ~PieceFile() override;
 
   const PieceList& list() const override { return *list_; }
-  const std::string& path() const { return path_; }
+  const std::string& path() const override { return path_; }
   State state(uint64_t piece) const;
   // The bytes of pieces that are present or recorded.
   uint64_t recorded_bytes() const;
@@ -63,6 +58,13 @@ class PieceFile : public PieceReader {
   absl::Status Write(uint64_t piece, std::span<const absl::string_view> parts);
   // kNotFound unless the piece is present.
   absl::Status Read(uint64_t piece, char* to) override;
+
+  // To be called when something was wrong with the file: all that is present
+  // is only recorded from now on, and the file has its size again.
+  void Doubt();
+  // Whether the file is still where it was opened, as far as that can be told:
+  // it may have been removed, or another one may have taken its place.
+  bool InPlace() const;
 
   // Takes over what other processes have recorded meanwhile.
   void Refresh();

@@ -37,6 +37,7 @@ class MemoryFile : public PieceReader {
     list_ = std::make_unique<PieceList>(bytes_.size(), std::move(hashes));
   }
   const PieceList& list() const override { return *list_; }
+  const std::string& path() const override { return path_; }
   absl::Status Read(uint64_t piece, char* to) override {
     ++reads;
     if (on_read) on_read();
@@ -53,6 +54,7 @@ class MemoryFile : public PieceReader {
   std::atomic<int> reads{0};
 
  private:
+  const std::string path_ = "memory";
   const std::string bytes_;
   std::unique_ptr<PieceList> list_;
 };

@@ -175,6 +175,28 @@ TEST_P(EmbeddingStoreTest, DamageIsMended) {
   }
 }
 
+TEST_P(EmbeddingStoreTest, ARowThatChangesAfterLoadingIsFound) {
+  auto store = Load(true);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const std::vector<int32_t> tokens = {4999};
+  ASSERT_TRUE((*store)->Gather(tokens).ok());
+  const std::string path = PackedPath();
+  // The row is zeroed, with what lies beside it.
+  const uint64_t row = parts_.weights->EmbeddingRowBytes();
+  const uint64_t header = std::filesystem::file_size(path) - (*store)->bytes();
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(header + row * 4999));
+    file << std::string(row, '\0');
+  }
+  const absl::Status status = (*store)->Gather(tokens).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+  EXPECT_NE(status.message().find(path), std::string::npos) << status;
+  // It is made anew.
+  EXPECT_TRUE(Load(true).ok());
+  EXPECT_TRUE((*Load(true))->Gather(tokens).ok());
+}
+
 TEST_P(EmbeddingStoreTest, NoRoomOnDisk) {
   MemoryBudget small{Tier::kDisk, 4096};
   ASSERT_NO_FATAL_FAILURE(OpenStore(&small));

@@ -274,6 +274,16 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
             std::string::npos)
       << damaged.status();
   EXPECT_EQ(*run(), *expected);
+  // Every time that it comes, not only the first.
+  auto chain = StageChain::Create(spec, RandomSource(3), options);
+  ASSERT_TRUE(chain.ok()) << chain.status();
+  const auto requests = PlacementRequests(spec.vocab_size);
+  const auto before = RunRequests(**chain, requests, 1);
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(*before, *expected);
+  flip(packed_files[2], 0.9);
+  EXPECT_TRUE(absl::IsDataLoss(RunRequests(**chain, requests, 1).status()));
+  EXPECT_EQ(*run(), *expected);
   // Other weights are other packed units.
   auto other = StageChain::Create(spec, RandomSource(4), options);
   ASSERT_TRUE(other.ok()) << other.status();

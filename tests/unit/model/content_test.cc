@@ -141,6 +141,22 @@ TEST_F(ContentHashesTest, NoticesAChangeThatKeepsSizeAndTime) {
   EXPECT_EQ(Hash(hashes, file_), HashOf("SOME bytes"));
 }
 
+TEST_F(ContentHashesTest, AHashThatWasWrongIsForgottenByAll) {
+  WriteFile(file_, "some bytes");
+  ContentHashes hashes = Open();
+  const std::string hash = Hash(hashes, file_);
+  hashes.Forget(file_, -1);
+  EXPECT_EQ(Hash(hashes, file_), hash);
+  EXPECT_EQ(read_, 10u);
+  Open().Forget(file_, -1);
+  ContentHashes other = Open();
+  EXPECT_EQ(Hash(other, file_), hash);
+  EXPECT_EQ(read_, 10u);
+  ContentHashes last = Open();
+  EXPECT_EQ(Hash(last, file_), hash);
+  EXPECT_EQ(read_, 0u);
+}
+
 TEST_F(ContentHashesTest, AFileThatWasJustWrittenIsNotRemembered) {
   WriteFile(file_, "some bytes");
   ContentHashes hashes(cache_, absl::Hours(1));
@@ -318,6 +334,19 @@ TEST_F(ContentCheckTest, AFileThatChangesIsHashedAnew) {
   EXPECT_FALSE(after.outdated);
   EXPECT_EQ(DifferenceOf(after.content, before.content),
             "m-1.safetensors differs");
+  EXPECT_TRUE(check->Verify().ok());
+}
+
+TEST_F(ContentCheckTest, AFileThatIsDistrustedIsHashedAnew) {
+  auto check = Start();
+  const ContentCheck::State before = Known(*check);
+  EXPECT_EQ(check->AllPieces().size(), 2u);
+  check->Distrust();
+  EXPECT_TRUE(check->state().outdated);
+  EXPECT_EQ(check->Verify().code(), absl::StatusCode::kUnavailable);
+  check->Refresh();
+  const ContentCheck::State after = Known(*check);
+  EXPECT_EQ(after.content, before.content);
   EXPECT_TRUE(check->Verify().ok());
 }
 

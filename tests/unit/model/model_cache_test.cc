@@ -134,6 +134,20 @@ TEST_F(ModelCacheTest, TheModelUnusedForLongestGoesFirst) {
   EXPECT_LE(cache->UsedBytes(), 11 * kPieceBytes);
 }
 
+TEST_F(ModelCacheTest, AModelThatWasRemovedIsNotInPlace) {
+  const auto cache = Cache();
+  const auto model = Model(*cache, 1);
+  Put(*model, 1, {0});
+  EXPECT_TRUE(model->InPlace());
+  std::filesystem::remove_all(dir_.path());
+  EXPECT_FALSE(model->InPlace());
+  // What takes its place begins with nothing, and knows nothing of it.
+  const auto next = Model(*cache, 1);
+  EXPECT_TRUE(next->InPlace());
+  EXPECT_FALSE(Has(*next, 0));
+  EXPECT_FALSE(model->InPlace());
+}
+
 TEST_F(ModelCacheTest, AModelInUseStays) {
   const auto cache = Cache(6 * kPieceBytes);
   const auto used = Model(*cache, 1);

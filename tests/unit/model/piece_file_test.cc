@@ -207,6 +207,38 @@ TEST_F(PieceFileTest, ACrashAtAnyByteOfTheRecordCostsNoMoreThanPieces) {
   EXPECT_EQ(file->state(3), State::kRecorded);
 }
 
+TEST_F(PieceFileTest, WhatIsDoubtedIsCheckedAgain) {
+  const auto file = Open();
+  Put(*file, 0);
+  Put(*file, 3);
+  Damage(5);
+  std::filesystem::resize_file(path_, 3 * kPieceBytes);
+  file->Doubt();
+  EXPECT_EQ(file->state(0), State::kRecorded);
+  EXPECT_EQ(file->state(1), State::kAbsent);
+  EXPECT_EQ(std::filesystem::file_size(path_), bytes_.size());
+  EXPECT_EQ(*file->Check(0), false);
+  EXPECT_EQ(*file->Check(3), false);
+  Put(*file, 3);
+  EXPECT_EQ(file->state(3), State::kPresent);
+}
+
+TEST_F(PieceFileTest, KnowsWhetherItIsStillInPlace) {
+  const auto file = Open();
+  Put(*file, 0);
+  EXPECT_TRUE(file->InPlace());
+  std::filesystem::remove(path_ + ".present");
+  EXPECT_FALSE(file->InPlace());
+  const auto other = Open(/*only_user=*/false);
+  EXPECT_TRUE(other->InPlace());
+  std::filesystem::rename(path_, path_ + ".old");
+  EXPECT_FALSE(other->InPlace());
+  // What is open stays what it was.
+  std::string read(kPieceBytes, '\0');
+  ASSERT_TRUE(file->Read(0, read.data()).ok());
+  EXPECT_EQ(read, PieceOf(bytes_, 0));
+}
+
 TEST_F(PieceFileTest, TwoUsersSeeEachOthersPieces) {
   const auto one = Open(false);
   const auto two = Open(false);

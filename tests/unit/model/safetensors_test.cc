@@ -383,7 +383,14 @@ TEST(Safetensors, ContentIdTellsOfItsReadsAndEndsWhenToldTo) {
   });
   ASSERT_TRUE(id.ok()) << id.status();
   EXPECT_EQ(read, file.size());
-  const auto cut = (*source)->ContentId(
+  // What is known is not read again.
+  const auto same = (*source)->ContentId(
+      "", [](uint64_t) { return absl::InternalError("it was read"); });
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(*same, *id);
+  auto other = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(other.ok()) << other.status();
+  const auto cut = (*other)->ContentId(
       "", [](uint64_t) { return absl::CancelledError("enough"); });
   EXPECT_EQ(cut.status().code(), absl::StatusCode::kCancelled);
 }
