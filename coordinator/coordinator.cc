@@ -222,11 +222,15 @@ v1::ClusterState Coordinator::cluster_state() const {
   return state;
 }
 
-void Coordinator::Shutdown() {
+void Coordinator::StopDispatch() {
   if (jobs_ != nullptr) jobs_->BeginShutdown();
   if (dispatcher_ != nullptr) dispatcher_->Shutdown();
-  if (workers_ != nullptr) workers_->Shutdown();
   if (jobs_ != nullptr) jobs_->Flush();
+}
+
+void Coordinator::Shutdown() {
+  StopDispatch();
+  if (workers_ != nullptr) workers_->Shutdown();
 }
 
 absl::Status Coordinator::OpenModelDir() {

@@ -123,8 +123,11 @@ class Coordinator {
   // True when a plan is loaded and jobs can run.
   bool ready() const;
 
-  // Stops dispatching, closes the workers' streams, commits results. Called by
-  // the destructor too.
+  // Stops dispatching, and commits results: what workers do from now on changes
+  // nothing, and is not told.
+  void StopDispatch();
+  // Does StopDispatch(), and closes the workers' streams. Called by the
+  // destructor too.
   void Shutdown();
 
  private:

@@ -1,8 +1,6 @@
 // The `sluice-coordinator` program.
 
 #include <CLI/CLI.hpp>
-#include <csignal>
-#include <ctime>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
+#include "common/host/stop_signals.h"
 #include "common/host/user_cache.h"
 #include "common/http/http_tls.h"
 #include "common/metrics/metrics_server.h"
@@ -37,7 +36,7 @@ namespace sluice {
 namespace {
 
 // The interval at which /readyz learns whether jobs can run.
-constexpr timespec kTick = {0, 200'000'000};
+constexpr absl::Duration kTick = absl::Milliseconds(200);
 // The threads at start on a machine of few cores.
 constexpr int kThreads = 37;
 constexpr size_t kAddressBytes = size_t{256} << 20;
@@ -182,7 +181,7 @@ absl::StatusOr<Access> OpenAccess(const Flags& f) {
   return access;
 }
 
-absl::Status Serve(const Flags& f, const sigset_t& signals) {
+absl::Status Serve(const Flags& f, const StopSignals& signals) {
   SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
   SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
   SLUICE_ASSIGN_OR_RETURN(const Access access, OpenAccess(f));
@@ -209,6 +208,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   const std::string cache = UserCacheDir();
   options.hash_cache =
       absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
+  SLUICE_RETURN_IF_ERROR(signals.Check());
   SLUICE_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(options));
   const OpenCoordinator open(&handle, coordinator.get());
   JobServiceImpl::Options jobs;
@@ -226,15 +226,14 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   std::cout << "listening on " << JoinHostPort(f.host, server->port())
             << ", console on " << http_address << "/console/, metrics on "
             << http_address << "/metrics" << std::endl;
-  int signal;
-  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+  while (!signals.WaitFor(kTick)) {
     metrics->SetReady(
         coordinator->ready()
             ? absl::OkStatus()
             : absl::UnavailableError(coordinator->cluster_state().state()));
   }
   metrics->SetReady(absl::UnavailableError("shutting down"));
-  LogInfo("signal ", signal, ": shutting down");
+  LogInfo("signal ", signals.signal(), ": shutting down");
   server->Shutdown();
   return absl::OkStatus();
 }
@@ -248,10 +247,11 @@ int main(int argc, char** argv) {
                "sluice-coordinator"};
   sluice::Flags flags;
   sluice::AddFlags(app, flags);
-  const sluice::Daemon daemon = {
-      .twins = "SLUICE_COORDINATOR_",
-      .threads = sluice::kThreads,
-      .address_bytes = sluice::kAddressBytes,
-      .serve = [&](const sigset_t& signals) { return Serve(flags, signals); }};
+  const sluice::Daemon daemon = {.twins = "SLUICE_COORDINATOR_",
+                                 .threads = sluice::kThreads,
+                                 .address_bytes = sluice::kAddressBytes,
+                                 .serve = [&](sluice::StopSignals& signals) {
+                                   return Serve(flags, signals);
+                                 }};
   return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
 }

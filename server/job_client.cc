@@ -3,9 +3,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "common/host/stop_signals.h"
 #include "common/status_macros.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
@@ -112,10 +114,16 @@ class OpenCalls {
 
 class GrpcJobClient : public JobClient {
  public:
-  GrpcJobClient(std::shared_ptr<grpc::Channel> channel, std::string name)
+  // `signals` may be null.
+  GrpcJobClient(std::shared_ptr<grpc::Channel> channel, std::string name,
+                StopSignals* signals)
       : name_(std::move(name)),
         jobs_(v1::JobService::NewStub(channel)),
-        cluster_(v1::ClusterService::NewStub(channel)) {}
+        cluster_(v1::ClusterService::NewStub(channel)) {
+    if (signals != nullptr) {
+      watch_.emplace(signals, [this] { Stop(); });
+    }
+  }
 
   absl::StatusOr<v1::Job> CreateJob(const v1::JobSpec& spec,
                                     std::istream* input,
@@ -310,23 +318,25 @@ class GrpcJobClient : public JobClient {
   OpenCalls calls_;
   std::unique_ptr<v1::JobService::Stub> jobs_;
   std::unique_ptr<v1::ClusterService::Stub> cluster_;
+  std::optional<StopSignals::Watch> watch_;
 };
 
 }  // namespace
 
 std::unique_ptr<JobClient> JobClient::Connect(const std::string& address,
-                                              const ChannelSecurity& security) {
+                                              const ChannelSecurity& security,
+                                              StopSignals* signals) {
   auto channel = OpenChannel(ChannelKind::kClient, address, security);
   // A first connection may fail on a busy machine: calls made too soon would
   // fail with it.
   channel->WaitForConnected(std::chrono::system_clock::now() +
                             std::chrono::seconds(1));
-  return FromChannel(std::move(channel), address);
+  return std::make_unique<GrpcJobClient>(std::move(channel), address, signals);
 }
 
 std::unique_ptr<JobClient> JobClient::FromChannel(
     std::shared_ptr<grpc::Channel> channel, const std::string& name) {
-  return std::make_unique<GrpcJobClient>(std::move(channel), name);
+  return std::make_unique<GrpcJobClient>(std::move(channel), name, nullptr);
 }
 
 }  // namespace sluice

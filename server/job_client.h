@@ -18,6 +18,8 @@ class Channel;
 
 namespace sluice {
 
+class StopSignals;
+
 // The client of JobService and ClusterService for the command line.
 // Thread-safe.
 class JobClient {
@@ -25,8 +27,10 @@ class JobClient {
   virtual ~JobClient() = default;
 
   // Calls give kUnavailable, naming the address, if nothing answers there.
+  // `signals`, if given, must outlive the client, which a signal stops.
   static std::unique_ptr<JobClient> Connect(
-      const std::string& address, const ChannelSecurity& security = {});
+      const std::string& address, const ChannelSecurity& security = {},
+      StopSignals* signals = nullptr);
   static std::unique_ptr<JobClient> FromChannel(
       std::shared_ptr<grpc::Channel> channel, const std::string& name);
 

@@ -45,6 +45,7 @@ absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
   LocalProfileOptions local;
   local.machine = options.machine;
   local.fresh = false;
+  local.stop = options.stop;
   return LocalProfile(local, options.profile_progress);
 }
 
@@ -82,6 +83,10 @@ LocalCluster::~LocalCluster() { Shutdown(); }
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
     Options options) {
+  const auto check = [stop = options.stop] {
+    return stop != nullptr && *stop ? absl::CancelledError("stopped")
+                                    : absl::OkStatus();
+  };
   SLUICE_RETURN_IF_ERROR(CheckStart(kThreads, kAddressBytes));
   SLUICE_RETURN_IF_ERROR(FitWorkers(&options));
   SLUICE_ASSIGN_OR_RETURN(const MachineShare all, AllWorkers(options));
@@ -92,9 +97,11 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Start(
   SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
   options.coordinator.metrics = options.metrics;
   options.coordinator.failure_level = LogLevel::kInfo;
+  SLUICE_RETURN_IF_ERROR(check());
   std::unique_ptr<LocalCluster> cluster(new LocalCluster());
   SLUICE_RETURN_IF_ERROR(cluster->StartCoordinator(options.coordinator));
   for (int i = 0; i < options.num_workers; ++i) {
+    SLUICE_RETURN_IF_ERROR(check());
     SLUICE_RETURN_IF_ERROR(cluster->StartWorker(i, options, all, measured));
   }
   return cluster;
@@ -167,14 +174,20 @@ void LocalCluster::Stop() {
   client_->Stop();
 }
 
+void LocalCluster::Close() {
+  if (std::exchange(closed_, true)) return;
+  if (client_ != nullptr) Stop();
+  // Answers are stored before anything that may take long. Workers leave before
+  // the coordinator ends, as a worker that loses it tries to reconnect.
+  if (coordinator_ != nullptr) coordinator_->StopDispatch();
+  for (auto& worker : workers_) worker->Leave();
+  if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
+}
+
 void LocalCluster::Shutdown() {
   if (std::exchange(shut_down_, true)) return;
-  if (client_ != nullptr) Stop();
-  // Answers are stored before anything that may take long. Workers end before
-  // the coordinator, as a worker that loses it tries to reconnect.
-  if (coordinator_ != nullptr) coordinator_->jobs().Flush();
+  Close();
   for (auto& worker : workers_) worker->Shutdown();
-  if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();
   for (auto& server : link_servers_) {
     server->Shutdown(std::chrono::system_clock::now());
     server->Wait();

@@ -33,7 +33,7 @@ struct MachineShare;
 
 // A coordinator and its workers in one process, joined by gRPC's in-process
 // transport: the same code as on many machines, without a port. Thread-safe,
-// but for Shutdown: the thread that owns the cluster takes it down.
+// but for Close and Shutdown: the thread that owns the cluster takes it down.
 class LocalCluster {
  public:
   struct Options {
@@ -45,6 +45,8 @@ class LocalCluster {
     std::string profile;
     // Called with the progress of measuring, on another thread; may be empty.
     std::function<void(absl::string_view what, double share)> profile_progress;
+    // Ends the start early, with kCancelled.
+    const std::atomic<bool>* stop = nullptr;
     MetricsRegistry* metrics = nullptr;
     Tracer* tracer = nullptr;  // if set, must outlive the cluster
   };
@@ -69,10 +71,13 @@ class LocalCluster {
   // Whether Stop was called.
   bool stopping() const { return stopping_; }
 
-  // Ends the cluster in order: stores answers, then waits for the steps in
-  // flight. The jobs and the report can still be asked. Called by the
-  // destructor too. REQUIRES: no call of client() runs, as a channel within the
-  // process may not be used once its server ends.
+  // Ends the coordinator: stores answers, and writes nothing after that. The
+  // steps in flight are not waited for, as they may take minutes. The jobs and
+  // the report can still be asked. REQUIRES: no call of client() runs, as a
+  // channel within the process may not be used once its server ends.
+  void Close();
+  // Does Close(), and waits for the steps in flight. Called by the destructor
+  // too.
   void Shutdown();
 
  private:
@@ -90,7 +95,8 @@ class LocalCluster {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<grpc::Server>> link_servers_;
   std::atomic<bool> stopping_ = false;
-  bool shut_down_ = false;  // used by the owner only
+  bool closed_ = false;  // used by the owner only
+  bool shut_down_ = false;
   Mutex mu_;
   std::map<std::string, std::shared_ptr<grpc::Channel>> channels_
       ABSL_GUARDED_BY(mu_);

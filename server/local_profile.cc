@@ -37,7 +37,7 @@ absl::StatusOr<MachineProfile> LocalProfile(
     cache.cache_dir.clear();
   }
   SLUICE_ASSIGN_OR_RETURN(MachineProfile profile,
-                          CachedProfile(cache, progress, nullptr));
+                          CachedProfile(cache, progress, options.stop));
   profile.name = HostName();
   return profile;
 }

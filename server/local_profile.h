@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 
@@ -17,6 +18,7 @@ struct LocalProfileOptions {
   // The approximate time of measuring; 0: as long as good results take. With
   // another time, results are not kept.
   double seconds = 0;
+  const std::atomic<bool>* stop = nullptr;  // if set: kCancelled
 };
 
 // Measures this machine, and caches the profile, named after the host, for

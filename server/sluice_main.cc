@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "common/host/start_check.h"
+#include "common/host/stop_signals.h"
 #include "common/text/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
-#include "server/cli/jobs/stop_signals.h"
 #include "server/flags/command_line.h"
 #include "server/flags/shared_flags.h"
 
@@ -19,8 +19,8 @@ namespace {
 // Exit codes for scripts: 0 done, 1 failed, 2 wrong usage or input, 3 all
 // requests failed (with --strict, some), 4 the coordinator can't be reached,
 // 128 + the signal that ended the command.
-int ExitCode(const absl::Status& status) {
-  if (const int signal = sluice::SignalOf(status)) return 128 + signal;
+int ExitCode(const absl::Status& status, int signal) {
+  if (!status.ok() && signal != 0) return 128 + signal;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return 0;
@@ -39,11 +39,13 @@ int ExitCode(const absl::Status& status) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  sluice::StopSignals signals({});
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error
   CLI::App app{"Sluice: offline inference in bulk", "sluice"};
   app.require_subcommand(1);
   app.set_version_flag("-V,--version", sluice::BuildVersion());
   sluice::CoordinatorPlace coordinator;
+  coordinator.signals = &signals;
   std::string log_level = "warning";
   sluice::AddCoordinatorAddress(&app, &coordinator.address);
   coordinator.security.AddClient(&app);
@@ -56,14 +58,14 @@ int main(int argc, char** argv) {
       "  sluice submit -i prompts.jsonl --wait -o answers.jsonl\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 all requests "
       "failed\n(with --strict, some), 4 no coordinator, 130 stopped by "
-      "Ctrl-C");
+      "Ctrl-C,\n143 by SIGTERM");
   sluice::Command chosen;
   sluice::AddJobCommands(&app, &coordinator, &chosen);
-  sluice::AddRunCommand(&app, &chosen);
-  sluice::AddScoreCommand(&app, &chosen);
+  sluice::AddRunCommand(&app, &signals, &chosen);
+  sluice::AddScoreCommand(&app, &signals, &chosen);
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
-  sluice::AddProfileCommand(&app, &chosen);
+  sluice::AddProfileCommand(&app, &signals, &chosen);
   sluice::AddTokenCommand(&app, &chosen);
   sluice::AddEnvironmentTwins(&app, "SLUICE_");
   if (const auto code =
@@ -75,5 +77,5 @@ int main(int argc, char** argv) {
     std::cerr << "sluice: " << sluice::EscapeLinesForTerminal(status.message())
               << "\n";
   }
-  return ExitCode(status);
+  return ExitCode(status, signals.signal());
 }

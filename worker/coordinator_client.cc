@@ -170,7 +170,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
       repeated = status == last ? repeated + 1 : 0;
       last = status;
       if (repeated % kRepeatLog == 0) {
-        Log(attached ? LogLevel::kWarning : LogLevel::kError,
+        Log(attached ? options_.lost_level : LogLevel::kError,
             absl::StrCat(
                 "coordinator=", options_.address,
                 attached ? " lost: " : " can't attach: ",

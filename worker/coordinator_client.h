@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/host/logging.h"
 #include "runtime/model/checkpoint/content_check.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/channel_factory.h"
@@ -34,6 +35,7 @@ class CoordinatorClient {
     LinkSurvey* survey = nullptr;
     // The first delay; it doubles with each failure, up to 16 times as much.
     absl::Duration reconnect_delay = absl::Milliseconds(500);
+    LogLevel lost_level = LogLevel::kWarning;  // of a coordinator that is lost
   };
 
   static std::unique_ptr<CoordinatorClient> Start(Options options);

@@ -1,9 +1,6 @@
 // The `sluice-worker` program.
 
 #include <CLI/CLI.hpp>
-#include <atomic>
-#include <csignal>
-#include <ctime>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -15,13 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
+#include "common/host/stop_signals.h"
 #include "common/host/user_cache.h"
 #include "common/http/http_tls.h"
 #include "common/machine_flags.h"
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
-#include "common/threads/thread.h"
 #include "proto/call_guard.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
@@ -47,7 +44,7 @@ namespace {
 constexpr int kThreads = 32;
 constexpr size_t kAddressBytes = size_t{128} << 20;
 // The interval at which grpc.health.v1 learns whether the worker is ready.
-constexpr timespec kTick = {.tv_sec = 0, .tv_nsec = 200'000'000};
+constexpr absl::Duration kTick = absl::Milliseconds(200);
 
 struct Flags {
   MachineFlags machine;
@@ -209,30 +206,19 @@ std::string WithPort(const std::string& host, int port) {
 // Returns this machine's profile, measured if there is none yet; null if that
 // fails. kCancelled if a signal comes meanwhile.
 absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
-    const MachineShare& machine, const sigset_t& signals) {
-  std::atomic<bool> cancelled{false}, done{false};
-  absl::StatusOr<MachineProfile> profile = absl::UnknownError("not measured");
+    const MachineShare& machine, const StopSignals& signals) {
   double told = -1;
-  Thread thread("profiling", [&] {
-    profile = CachedProfile(
-        ProfileCacheOf(machine),
-        [&](absl::string_view what, double share) {
-          constexpr double kTell = 0.2;  // of the work
-          if (told >= 0 && share < told + kTell) return;
-          LogInfo("measuring this machine (once; --no-profile to do without): ",
-                  static_cast<int>(100 * share), " %, ", what);
-          told = share;
-        },
-        &cancelled);
-    done = true;
-  });
-  int signal = 0;
-  while (!done) {
-    signal = sigtimedwait(&signals, nullptr, &kTick);
-    if (signal > 0) cancelled = true;
-  }
-  thread.Join();
-  if (absl::IsCancelled(profile.status())) return profile.status();
+  absl::StatusOr<MachineProfile> profile = CachedProfile(
+      ProfileCacheOf(machine),
+      [&](absl::string_view what, double share) {
+        constexpr double kTell = 0.2;  // of the work
+        if (told >= 0 && share < told + kTell) return;
+        LogInfo("measuring this machine (once; --no-profile to do without): ",
+                static_cast<int>(100 * share), " %, ", what);
+        told = share;
+      },
+      signals.flag());
+  SLUICE_RETURN_IF_ERROR(signals.Check());
   if (!profile.ok()) {
     LogWarning("no profile of this machine: ",
                std::string(profile.status().message()));
@@ -386,11 +372,10 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
 // Waits until a signal comes, or the worker can't go on, and returns why;
 // publishes meanwhile whether it is ready.
 absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
-                   const sigset_t& signals) {
+                   const StopSignals& signals) {
   bool serving = false;
-  int signal;
   absl::Status health;
-  while ((signal = sigtimedwait(&signals, nullptr, &kTick)) < 0) {
+  while (!signals.WaitFor(kTick)) {
     health = worker.health();
     if (!health.ok()) break;
     if (worker.ready() == serving) continue;
@@ -399,16 +384,15 @@ absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
     metrics.SetReady(serving ? absl::OkStatus()
                              : absl::UnavailableError("no stage is loaded"));
   }
-  LogInfo(health.ok() ? absl::StrCat("signal ", signal, ": shutting down")
-                      : "shutting down, for another process to take over");
-  // A second signal ends the process at once.
-  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  LogInfo(health.ok()
+              ? absl::StrCat("signal ", signals.signal(), ": shutting down")
+              : "shutting down, for another process to take over");
   server.SetServing(false);
   metrics.SetReady(absl::UnavailableError("shutting down"));
   return health;
 }
 
-absl::Status Serve(const Flags& f, const sigset_t& signals) {
+absl::Status Serve(const Flags& f, const StopSignals& signals) {
   std::optional<NameClaim> claim;
   if (f.name.empty()) claim.emplace(HostName());
   const std::string name = claim ? claim->name() : f.name;
@@ -427,6 +411,7 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
     options.metrics_address =
         absl::StrCat(HostName(), metrics->address().substr(colon));
   }
+  SLUICE_RETURN_IF_ERROR(signals.Check());
   SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
@@ -459,11 +444,13 @@ absl::Status Serve(const Flags& f, const sigset_t& signals) {
   }
   worker->Announce(link_address);
   absl::Status status = Await(*worker, *server, *metrics, signals);
-  worker->Shutdown();
-  server->Shutdown();
+  worker->Leave();
+  // Before the step in flight is waited for: it may take longer than there is.
   if (tracer != nullptr) {
     status.Update(Annotate(tracer->WriteJson(f.trace), "--trace"));
   }
+  worker->Shutdown();
+  server->Shutdown();
   return status;
 }
 
@@ -514,7 +501,7 @@ absl::StatusOr<std::vector<MachinePart>> PartsOf(const Flags& f) {
 
 // Runs a worker for each part of the machine.
 absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
-                      const sigset_t& signals) {
+                      StopSignals* signals) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<MachinePart> parts, PartsOf(f));
   // What is wrong for all of them shows before they start.
   Worker::Options common;
@@ -550,8 +537,8 @@ int main(int argc, char** argv) {
       .twins = "SLUICE_WORKER_",
       .threads = sluice::kThreads,
       .address_bytes = sluice::kAddressBytes,
-      .serve = [&](const sigset_t& signals) {
-        return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, signals)
+      .serve = [&](sluice::StopSignals& signals) {
+        return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, &signals)
                          : Serve(flags, signals);
       }};
   return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);

@@ -1,5 +1,6 @@
 #include "worker/worker.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -288,6 +289,7 @@ void Worker::Announce(const std::string& link_address) {
   client.runner = &runner_;
   client.survey = &survey_;
   client.reconnect_delay = options_.reconnect_delay;
+  client.lost_level = std::min(client.lost_level, options_.failure_level);
   client_ = CoordinatorClient::Start(std::move(client));
 }
 
@@ -302,7 +304,7 @@ absl::Status Worker::health() const {
   return health_;
 }
 
-void Worker::Shutdown() {
+void Worker::Leave() {
   Thread leaving;
   {
     MutexLock lock(&mu_);
@@ -311,6 +313,10 @@ void Worker::Shutdown() {
   }
   leaving.Join();
   survey_.Cancel();
+  EndClient();
+}
+
+void Worker::Shutdown() {
   Leave();
   runner_.Shutdown();
 }
@@ -321,10 +327,10 @@ void Worker::OnDeviceLoss(const absl::Status& why) {
   if (!health_.ok()) return;
   LogError("leaving for good: ", why.message());
   health_ = why;
-  if (!shutdown_) leaving_ = Thread("leaving", [this] { Leave(); });
+  if (!shutdown_) leaving_ = Thread("leaving", [this] { EndClient(); });
 }
 
-void Worker::Leave() {
+void Worker::EndClient() {
   std::unique_ptr<CoordinatorClient> client;
   {
     MutexLock lock(&mu_);

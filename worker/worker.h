@@ -75,8 +75,9 @@ class Worker {
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     Tracer* tracer = nullptr;            // the same
     absl::Duration reconnect_delay = absl::Milliseconds(500);
-    // The log level of a stage's failure. The coordinator is told in any case:
-    // if it has the same log, once is enough.
+    // The log level of a stage's failure, and of a lost coordinator if it is
+    // below a warning's. The coordinator is told in any case: if it has the
+    // same log, once is enough.
     LogLevel failure_level = LogLevel::kError;
     absl::Status Validate() const;
   };
@@ -133,7 +134,9 @@ class Worker {
   // The report after the last step.
   RuntimeReport report() const { return runner_.report(); }
 
-  // Leaves the coordinator and ends all threads. Called by the destructor too.
+  // Leaves the coordinator for good. Does not wait for the step in flight.
+  void Leave();
+  // Does Leave(), and ends all threads. Called by the destructor too.
   void Shutdown();
 
  private:
@@ -144,7 +147,7 @@ class Worker {
   // The resources of a stage of so many ranks; 0: as many as there may be.
   absl::StatusOr<StageResources> ResourcesOf(int32_t ranks) const;
   void OnDeviceLoss(const absl::Status& why);
-  void Leave();
+  void EndClient();
   void SetGauges();
 
   const Options options_;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/host/stop_signals.h"
 #include "server/flags/security_flags.h"
 #include "server/job_client.h"
 
@@ -20,6 +21,7 @@ constexpr char kPlanCommands[] = "Before anything runs";
 struct CoordinatorPlace {
   std::string address = "127.0.0.1:7070";
   SecurityFlags security;
+  StopSignals* signals = nullptr;  // end the calls to it
 };
 
 // A client of the coordinator there. kInvalidArgument says which flag is wrong.
@@ -34,12 +36,12 @@ using Command = std::function<absl::Status()>;
 void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen);
 void AddTokenCommand(CLI::App* app, Command* chosen);
-void AddRunCommand(CLI::App* app, Command* chosen);
+void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen);
 void AddPlanCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen);
 void AddSimulateCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                         Command* chosen);
-void AddScoreCommand(CLI::App* app, Command* chosen);
-void AddProfileCommand(CLI::App* app, Command* chosen);
+void AddScoreCommand(CLI::App* app, StopSignals* signals, Command* chosen);
+void AddProfileCommand(CLI::App* app, StopSignals* signals, Command* chosen);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "server/flags/daemon.h"
 
+#include <csignal>
 #include <iostream>
 
 #include "absl/strings/match.h"
@@ -14,12 +15,7 @@ namespace sluice {
 
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv) {
-  // Blocked before any thread starts, signals reach only sigtimedwait.
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  StopSignals signals({.serves = true});
   std::signal(SIGPIPE, SIG_IGN);
   app->set_version_flag("-V,--version", BuildVersion());
   AddEnvironmentTwins(app, daemon.twins);
@@ -33,7 +29,8 @@ int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
     SLUICE_RETURN_IF_ERROR(CheckStart(daemon.threads, daemon.address_bytes));
     return daemon.serve(signals);
   });
-  if (status.ok()) return 0;
+  if (signals.stopped()) LogInfo("signal ", signals.signal(), ": has ended");
+  if (status.ok() || (signals.stopped() && absl::IsCancelled(status))) return 0;
   std::cerr << app->get_name() << ": "
             << EscapeLinesForTerminal(status.message()) << "\n";
   return absl::IsInvalidArgument(status) ? kExitUsage : 1;

@@ -1,13 +1,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstddef>
 #include <functional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/host/stop_signals.h"
 
 namespace sluice {
 
@@ -16,15 +16,15 @@ struct Daemon {
   std::string twins;  // prefix of its flags' twins in the environment
   int threads = 0;    // at start (see CheckStart)
   size_t address_bytes = 0;
-  // Serves until SIGINT or SIGTERM comes: `signals`, which are blocked, are to
-  // be taken with sigtimedwait.
-  std::function<absl::Status(const sigset_t& signals)> serve;
+  // Serves until a signal asks to stop: OK. That may be at any moment.
+  std::function<absl::Status(StopSignals& signals)> serve;
 };
 
 // The whole of such a program's main(), to be called before any thread starts:
 // parses the command line, sets the log level, which is bound to an option of
 // `app`, logs options that differ from their defaults, and serves. Returns the
-// exit code: kExitUsage for an error of the user's, 1 for any other error.
+// exit code: 0 if a signal ended it, kExitUsage for an error of the user's, 1
+// for any other error.
 int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
               int argc, char** argv);
 

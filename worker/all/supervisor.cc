@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 #include <iostream>
@@ -21,6 +22,7 @@
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
+#include "common/threads/mutex.h"
 #include "worker/all/line_buffer.h"
 
 extern char** environ;
@@ -86,19 +88,21 @@ std::string HowItEnded(int status) {
 class Supervisor {
  public:
   Supervisor(const std::vector<SupervisedProcess>& processes,
-             const SupervisorOptions& options)
-      : options_(options) {
+             const SupervisorOptions& options, StopSignals* signals)
+      : options_(options),
+        signals_(*signals),
+        at_end_(signals, [this] { SignalAll(SIGKILL); }) {
     for (const SupervisedProcess& process : processes) {
       children_.emplace_back().process = &process;
     }
   }
 
-  absl::Status Run(const sigset_t& signals);
+  absl::Status Run();
 
  private:
   struct Child {
     const SupervisedProcess* process = nullptr;
-    pid_t pid = -1;
+    pid_t pid = -1;  // set and read by others with pids_mu_ held
     FileDescriptor out, err;
     LineBuffer out_lines, err_lines;
     absl::Duration started_at, start_at;  // start_at: while `waits`
@@ -113,7 +117,8 @@ class Supervisor {
   void StartDue();
   void Read(Child* child, FileDescriptor* from, LineBuffer* lines,
             std::ostream& to);
-  void OnSignal(int signal);
+  // Has them end, and starts no more.
+  void End();
   void Reap();
   void OnEnd(Child* child, int status);
   void SignalAll(int signal);
@@ -124,10 +129,13 @@ class Supervisor {
   int PollTimeout() const;
 
   const SupervisorOptions& options_;
+  StopSignals& signals_;
+  Mutex pids_mu_;  // so that no pid is used after it was waited for
   std::vector<Child> children_;
   sigset_t unblocked_{};  // what the children are to block
   bool ending_ = false;
   absl::Status status_;
+  const StopSignals::AtEnd at_end_;
 };
 
 void Supervisor::Exec(const Child& child, int out, int err, pid_t parent,
@@ -161,6 +169,7 @@ absl::Status Supervisor::Start(Child* child) {
   Arguments arguments(std::move(texts));
   Arguments environment(EnvironmentWithout(options_.without));
   const pid_t parent = getpid();
+  MutexLock lock(&pids_mu_);
   const pid_t pid = fork();
   if (pid < 0) return Internal("can't start a process: ", strerror(errno));
   if (pid == 0) {
@@ -187,7 +196,7 @@ void Supervisor::StartDue() {
     // A machine may lack processes for a while, but not from the start.
     if (child.times == 0) {
       status_ = status;
-      OnSignal(SIGTERM);
+      End();
       return;
     }
     LogWarning("worker=", child.process->name, ": ", status.message());
@@ -220,30 +229,29 @@ void Supervisor::Read(Child* child, FileDescriptor* from, LineBuffer* lines,
 }
 
 void Supervisor::SignalAll(int signal) {
+  MutexLock lock(&pids_mu_);
   for (const Child& child : children_) {
     if (child.pid > 0) kill(child.pid, signal);
   }
 }
 
-void Supervisor::OnSignal(int signal) {
+void Supervisor::End() {
+  if (std::exchange(ending_, true)) return;
   for (Child& child : children_) child.waits = false;
-  if (ending_) {
-    LogWarning("signal ", signal, " again: the workers are killed");
-    SignalAll(SIGKILL);
-    return;
-  }
-  LogInfo("signal ", signal, ": ending the workers");
-  ending_ = true;
+  LogInfo("ending the workers");
   SignalAll(SIGTERM);
 }
 
 void Supervisor::Reap() {
   for (Child& child : children_) {
     int status = 0;
-    if (child.pid <= 0 || waitpid(child.pid, &status, WNOHANG) != child.pid) {
-      continue;
+    {
+      MutexLock lock(&pids_mu_);
+      if (child.pid <= 0 || waitpid(child.pid, &status, WNOHANG) != child.pid) {
+        continue;
+      }
+      child.pid = -1;
     }
-    child.pid = -1;
     Read(&child, &child.out, &child.out_lines, std::cout);
     Read(&child, &child.err, &child.err_lines, std::cerr);
     OnEnd(&child, status);
@@ -266,7 +274,7 @@ void Supervisor::OnEnd(Child* child, int status) {
     status_ = WEXITSTATUS(status) == kExecFailed
                   ? Internal(name, ": ", options_.program, " can't be started")
                   : InvalidArgument(name, " refused its flags; see above");
-    OnSignal(SIGTERM);
+    End();
     return;
   }
   const absl::Duration now = Clock::Real()->Monotonic();
@@ -295,8 +303,10 @@ int Supervisor::PollTimeout() const {
          1;
 }
 
-absl::Status Supervisor::Run(const sigset_t& signals) {
-  sigset_t watched = signals;
+absl::Status Supervisor::Run() {
+  signals_.SetTime(options_.time_to_end);
+  sigset_t watched;
+  sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD);
   sigset_t before;
   pthread_sigmask(SIG_BLOCK, &watched, &before);
@@ -305,8 +315,10 @@ absl::Status Supervisor::Run(const sigset_t& signals) {
       signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!events.open()) return Internal("signalfd: ", strerror(errno));
   while (AnyLeft()) {
+    if (signals_.stopped()) End();
     StartDue();
-    std::vector<pollfd> polled = {{events.get(), POLLIN, 0}};
+    std::vector<pollfd> polled = {{events.get(), POLLIN, 0},
+                                  {ending_ ? -1 : signals_.fd(), POLLIN, 0}};
     for (const Child& child : children_) {
       // A closed one is -1, which poll() ignores.
       polled.push_back({child.out.get(), POLLIN, 0});
@@ -315,20 +327,19 @@ absl::Status Supervisor::Run(const sigset_t& signals) {
     if (poll(polled.data(), polled.size(), PollTimeout()) < 0 &&
         errno != EINTR) {
       status_.Update(Internal("poll: ", strerror(errno)));
-      OnSignal(SIGTERM);
+      End();
     }
     for (size_t c = 0; c < children_.size(); ++c) {
       Child& child = children_[c];
-      if (polled[1 + 2 * c].revents != 0) {
+      if (polled[2 + 2 * c].revents != 0) {
         Read(&child, &child.out, &child.out_lines, std::cout);
       }
-      if (polled[2 + 2 * c].revents != 0) {
+      if (polled[3 + 2 * c].revents != 0) {
         Read(&child, &child.err, &child.err_lines, std::cerr);
       }
     }
     signalfd_siginfo info;
     while (read(events.get(), &info, sizeof info) == sizeof info) {
-      if (info.ssi_signo != SIGCHLD) OnSignal(static_cast<int>(info.ssi_signo));
     }
     Reap();
   }
@@ -339,9 +350,8 @@ absl::Status Supervisor::Run(const sigset_t& signals) {
 }  // namespace
 
 absl::Status Supervise(const std::vector<SupervisedProcess>& processes,
-                       const SupervisorOptions& options,
-                       const sigset_t& signals) {
-  return Supervisor(processes, options).Run(signals);
+                       const SupervisorOptions& options, StopSignals* signals) {
+  return Supervisor(processes, options, signals).Run();
 }
 
 }  // namespace sluice

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <csignal>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/host/stop_signals.h"
 
 namespace sluice {
 
@@ -26,20 +26,20 @@ struct SupervisorOptions {
   absl::Duration max_back_off = absl::Minutes(1);
   absl::Duration steady = absl::Minutes(1);
   int usage_exit = 2;  // the status of a process that refuses its arguments
+  // To end after a signal, for processes whose own time is shorter; then they
+  // are killed.
+  absl::Duration time_to_end = absl::Milliseconds(2500);
 };
 
 // Starts the processes, each in a process group of its own, and passes their
 // standard output and error on by lines, with their names. Starts those again
-// that end with an error or by a signal. Ends when `signals` (blocked, of which
-// the first is passed on as SIGTERM, and a second kills), or when all have
-// ended without an error.
+// that end with an error or by a signal. Ends when all have ended without an
+// error: a first signal is passed on as SIGTERM, and a second kills them.
 //
 // OK: told to end, or all ended so. kInvalidArgument: one refused its
 // arguments; kInternal: no process can be started at all. Then the others were
-// ended, too. REQUIRES: no other thread of this process waits for children or
-// blocks the signals not.
+// ended, too. REQUIRES: no other thread of this process waits for children.
 absl::Status Supervise(const std::vector<SupervisedProcess>& processes,
-                       const SupervisorOptions& options,
-                       const sigset_t& signals);
+                       const SupervisorOptions& options, StopSignals* signals);
 
 }  // namespace sluice

@@ -1,10 +1,6 @@
 #include "server/cli/jobs/follow.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -12,19 +8,6 @@
 
 namespace sluice {
 namespace {
-
-constexpr size_t kMaxNoteBytes = 512;
-
-// The note is static, so that the signal handler can read it.
-char interrupt_note[kMaxNoteBytes];
-std::atomic<size_t> interrupt_note_bytes{0};
-
-void OnInterrupt(int signal) {
-  const ssize_t ignored =
-      write(STDERR_FILENO, interrupt_note, interrupt_note_bytes.load());
-  static_cast<void>(ignored);
-  _exit(128 + signal);
-}
 
 // Whether the coordinator stops or does not answer. A stream that the server's
 // end cuts off may end as cancelled.
@@ -41,12 +24,14 @@ void Patience::Heard() {
 
 bool Patience::TryAgain(const absl::Status& status) {
   if (!heard_ || !IsAbsence(status)) return false;
+  // A command that is asked to stop ends its own calls.
+  if (options_.sleep(absl::ZeroDuration())) return false;
   if (!away_) {
     away_ = true;
     wait_ = options_.first_wait;
     if (options_.on_away) options_.on_away();
   }
-  options_.sleep(wait_);
+  if (options_.sleep(wait_)) return false;
   wait_ = std::min(wait_ * 2, options_.max_wait);
   return true;
 }
@@ -84,19 +69,6 @@ absl::Status StreamToEnd(
     if (!own.ok()) return own;
     if (status.ok() || !patience.TryAgain(status)) return status;
   }
-}
-
-void NoteOnInterrupt(const std::string& note) {
-  // The terminal shows ^C in the line that progress has begun.
-  const std::string text = absl::StrCat("\n", note, "\n");
-  const size_t bytes = std::min(text.size(), kMaxNoteBytes);
-  interrupt_note_bytes = 0;
-  std::copy_n(text.data(), bytes, interrupt_note);
-  interrupt_note_bytes = bytes;
-  struct sigaction action = {};
-  action.sa_handler = OnInterrupt;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
 }
 
 bool FailureWatch::Update(const v1::Job& job, const v1::ClusterState& cluster) {

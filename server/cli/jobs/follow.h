@@ -20,7 +20,8 @@ class Patience {
   struct Options {
     // Called once each time that the coordinator goes away.
     std::function<void()> on_away;
-    std::function<void(absl::Duration)> sleep = absl::SleepFor;
+    // Waits, and returns whether the command was asked to stop.
+    std::function<bool(absl::Duration)> sleep;
     absl::Duration first_wait = absl::Milliseconds(200);
     absl::Duration max_wait = absl::Seconds(5);
   };
@@ -54,11 +55,6 @@ absl::Status StreamToEnd(
     JobClient& client, const std::string& id, int64_t offset, bool follow,
     Patience& patience,
     const std::function<absl::Status(const v1::Result&)>& on_result);
-
-// From here on, Ctrl-C (SIGINT) and SIGTERM end the process with code 130 or
-// 143, with `note` as the last line on stderr: only the command is interrupted,
-// not the job.
-void NoteOnInterrupt(const std::string& note);
 
 // Notices a job whose workers fail again and again, so that it can be ended. A
 // plan that is replaced by a better one is no failure, and may happen often

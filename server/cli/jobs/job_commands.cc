@@ -31,8 +31,11 @@ void Print(const v1::Job& job, bool json) {
 }
 
 // Prints once that the coordinator is away, below the text of `display`.
-Patience MakePatience(ProgressDisplay* display) {
+Patience MakePatience(const StopSignals& signals, ProgressDisplay* display) {
   Patience::Options options;
+  options.sleep = [&signals](absl::Duration time) {
+    return signals.WaitFor(time);
+  };
   options.on_away = [display] {
     display->Finish();
     std::cerr << "the coordinator is away; trying again" << std::endl;
@@ -40,25 +43,41 @@ Patience MakePatience(ProgressDisplay* display) {
   return Patience(std::move(options));
 }
 
-// Ctrl-C ends the command, not the job.
-void NoteThatJobGoesOn(const v1::Job& job) {
+// What a signal that ended the command means for the job, of which this is the
+// last state: only the command ends.
+absl::Status EndedOnly(const v1::Job& job) {
   const std::string id = EscapeForTerminal(job.id());
-  NoteOnInterrupt(
+  return absl::CancelledError(
       IsTerminal(job.state())
           ? absl::StrCat(id, " has ended; see: sluice results ", id)
           : absl::StrCat(id, " goes on; follow it with: sluice watch ", id));
 }
 
-// Watches until the job has ended, with progress on stderr.
+// Watches until the job has ended, and shows each of its states. Once the
+// command is asked to stop: EndedOnly, if there was a state.
+absl::StatusOr<v1::Job> Follow(
+    JobClient& client, const std::string& id, const StopSignals& signals,
+    Patience& patience, const std::function<void(const v1::Job&)>& show) {
+  v1::Job seen;
+  absl::StatusOr<v1::Job> last =
+      WatchToEnd(client, id, patience, [&](const v1::Job& job) {
+        seen = job;
+        show(job);
+      });
+  if (!last.ok() && signals.stopped() && !seen.id().empty()) {
+    return EndedOnly(seen);
+  }
+  return last;
+}
+
 absl::StatusOr<v1::Job> WatchWithProgress(JobClient& client,
                                           const std::string& id,
+                                          const StopSignals& signals,
                                           Patience& patience,
                                           ProgressDisplay* display) {
   absl::StatusOr<v1::Job> last =
-      WatchToEnd(client, id, patience, [&](const v1::Job& job) {
-        NoteThatJobGoesOn(job);
-        display->Update(job);
-      });
+      Follow(client, id, signals, patience,
+             [&](const v1::Job& job) { display->Update(job); });
   display->Finish();
   return last;
 }
@@ -169,15 +188,19 @@ absl::StatusOr<v1::JobSpec> SubmitFlags::ToSpec() const {
 
 // Follows the job to its end; `files` may be null.
 absl::Status Wait(JobClient& client, const std::string& id, bool json,
-                  ProgressDisplay* display, ResultFiles* files) {
+                  const StopSignals& signals, ProgressDisplay* display,
+                  ResultFiles* files) {
   // All calls share it: from here on the coordinator of the job is waited for.
-  Patience patience = MakePatience(display);
+  Patience patience = MakePatience(signals, display);
   patience.Heard();
-  SLUICE_ASSIGN_OR_RETURN(const v1::Job job,
-                          WatchWithProgress(client, id, patience, display));
+  SLUICE_ASSIGN_OR_RETURN(
+      const v1::Job job,
+      WatchWithProgress(client, id, signals, patience, display));
   if (files != nullptr) {
-    SLUICE_RETURN_IF_ERROR(
-        SaveResults(client, id, 0, false, false, patience, files));
+    const absl::Status saved =
+        SaveResults(client, id, 0, false, false, patience, files);
+    if (!saved.ok() && signals.stopped()) return EndedOnly(job);
+    SLUICE_RETURN_IF_ERROR(saved);
   }
   Print(job, json);
   if (job.counts().completed() > 0) return absl::OkStatus();
@@ -192,7 +215,8 @@ absl::Status Submit(const SubmitFlags& flags,
   std::unique_ptr<InputFile> input;
   std::vector<NamedInput> inputs;
   if (!flags.server_path) {
-    SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags.job.input));
+    SLUICE_ASSIGN_OR_RETURN(
+        input, InputFile::Open(flags.job.input, coordinator.signals));
     SLUICE_RETURN_IF_ERROR(
         InputFile::CheckKind(flags.job.input, spec.format()));
     inputs.push_back({flags.job.input, "--input"});
@@ -200,25 +224,29 @@ absl::Status Submit(const SubmitFlags& flags,
   std::unique_ptr<ResultFiles> files;
   if (!flags.output.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
-        files, ResultFiles::Plan(flags.output, flags.errors, inputs));
+        files, ResultFiles::Plan(flags.output, flags.errors, inputs,
+                                 coordinator.signals));
   }
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json);
-  SLUICE_ASSIGN_OR_RETURN(
-      const v1::Job job,
-      client->CreateJob(
-          spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
-            display.UpdateText(
-                absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
-          }));
+  const absl::StatusOr<v1::Job> job = client->CreateJob(
+      spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
+        display.UpdateText(absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
+      });
   display.Finish();
-  NoteThatJobGoesOn(job);
-  if (flags.wait) {
-    return Wait(*client, job.id(), flags.json, &display, files.get());
+  if (!job.ok() && coordinator.signals->stopped()) {
+    return absl::CancelledError(
+        "stopped before the coordinator said that it has the job; see: sluice "
+        "list");
   }
-  Print(job, flags.json);
+  SLUICE_RETURN_IF_ERROR(job.status());
+  if (flags.wait) {
+    return Wait(*client, job->id(), flags.json, *coordinator.signals, &display,
+                files.get());
+  }
+  Print(*job, flags.json);
   if (!flags.json) {
-    std::cerr << "follow it with: sluice watch " << job.id() << "\n";
+    std::cerr << "follow it with: sluice watch " << job->id() << "\n";
   }
   return absl::OkStatus();
 }
@@ -233,18 +261,16 @@ absl::Status Status(const OneJob& flags, const CoordinatorPlace& coordinator) {
 absl::Status Watch(const OneJob& flags, const CoordinatorPlace& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json);
-  Patience patience = MakePatience(&display);
+  const StopSignals& signals = *coordinator.signals;
+  Patience patience = MakePatience(signals, &display);
   if (flags.json) {
-    return WatchToEnd(*client, flags.id, patience,
-                      [](const v1::Job& job) {
-                        NoteThatJobGoesOn(job);
-                        Print(job, true);
-                      })
+    return Follow(*client, flags.id, signals, patience,
+                  [](const v1::Job& job) { Print(job, true); })
         .status();
   }
   SLUICE_ASSIGN_OR_RETURN(
       const v1::Job job,
-      WatchWithProgress(*client, flags.id, patience, &display));
+      WatchWithProgress(*client, flags.id, signals, patience, &display));
   Print(job, false);
   return absl::OkStatus();
 }
@@ -271,10 +297,11 @@ struct ResultsFlags {
 
 absl::Status Results(const ResultsFlags& flags,
                      const CoordinatorPlace& coordinator) {
-  SLUICE_ASSIGN_OR_RETURN(auto files,
-                          ResultFiles::Plan(flags.output, flags.errors, {}));
+  SLUICE_ASSIGN_OR_RETURN(
+      auto files,
+      ResultFiles::Plan(flags.output, flags.errors, {}, coordinator.signals));
   ProgressDisplay display(Clock::Real(), true);
-  Patience patience = MakePatience(&display);
+  Patience patience = MakePatience(*coordinator.signals, &display);
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   SLUICE_RETURN_IF_ERROR(SaveResults(*client, flags.id, flags.offset,
                                      flags.follow, flags.append, patience,
@@ -410,7 +437,8 @@ absl::StatusOr<std::unique_ptr<JobClient>> ConnectTo(
   SLUICE_ASSIGN_OR_RETURN(const ChannelSecurity security,
                           coordinator.security.Channel());
   return JobClient::Connect(
-      WithDefaultPort(coordinator.address, kCoordinatorPort), security);
+      WithDefaultPort(coordinator.address, kCoordinatorPort), security,
+      coordinator.signals);
 }
 
 void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,

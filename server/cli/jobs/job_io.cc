@@ -178,16 +178,11 @@ absl::Status InputFile::Check(const std::string& path) {
 }
 
 absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
-    const std::string& path) {
+    const std::string& path, const StopSignals* signals) {
   SLUICE_RETURN_IF_ERROR(Check(path));
-  auto input = std::make_unique<InputFile>();
-  if (path == "-") return input;
-  input->file_.open(path, std::ios::binary);
-  if (!input->file_) {
-    return InvalidArgument("can't read the input ", path, ": ",
-                           strerror(errno));
-  }
-  return input;
+  SLUICE_ASSIGN_OR_RETURN(FileDescriptor fd, OpenInput(path));
+  return std::unique_ptr<InputFile>(
+      new InputFile(std::move(fd), path, signals));
 }
 
 absl::Status InputFile::CheckKind(const std::string& path,
@@ -250,12 +245,13 @@ absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors) {
 
 absl::StatusOr<std::unique_ptr<ResultFiles>> ResultFiles::Plan(
     const std::string& output, const std::string& errors,
-    const std::vector<NamedInput>& inputs) {
+    const std::vector<NamedInput>& inputs, const StopSignals* signals) {
   auto files = std::make_unique<ResultFiles>();
-  SLUICE_ASSIGN_OR_RETURN(files->output_, OutputFile::Plan(output, "--output"));
+  SLUICE_ASSIGN_OR_RETURN(files->output_,
+                          OutputFile::Plan(output, "--output", signals));
   if (!errors.empty()) {
     SLUICE_ASSIGN_OR_RETURN(files->errors_,
-                            OutputFile::Plan(errors, "--errors"));
+                            OutputFile::Plan(errors, "--errors", signals));
     if (files->errors_->path() == "-" && files->output_->path() == "-") {
       files->errors_ = nullptr;
     }

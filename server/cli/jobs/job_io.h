@@ -2,8 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
-#include <fstream>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/cli/jobs/input_stream.h"
 #include "server/cli/jobs/output_file.h"
 #include "server/job_client.h"
 #include "sluice/v1/jobs.pb.h"
@@ -41,17 +40,21 @@ class InputFile {
  public:
   // Checks access to `path` without opening it: a pipe is opened once.
   static absl::Status Check(const std::string& path);
+  // `signals` must outlive the file; see InputStream.
   static absl::StatusOr<std::unique_ptr<InputFile>> Open(
-      const std::string& path);
+      const std::string& path, const StopSignals* signals);
   // Checks a file's kind: kInvalidArgument, with the remedy, if its beginning
   // shows that none of its lines can be a request: packed, a table, a list,
   // UTF-16. A pipe is not read.
   static absl::Status CheckKind(const std::string& path,
                                 v1::InputFormat format);
-  std::istream& stream() { return file_.is_open() ? file_ : std::cin; }
+  std::istream& stream() { return stream_; }
 
  private:
-  std::ifstream file_;
+  InputFile(FileDescriptor fd, const std::string& path,
+            const StopSignals* signals)
+      : stream_(std::move(fd), path, signals) {}
+  InputStream stream_;
 };
 
 // Counts errors among results. Thread-compatible.
@@ -74,10 +77,12 @@ class ErrorCounts {
 class ResultFiles {
  public:
   // Checks that the files can be written and are no input of the command, and
-  // changes nothing. kInvalidArgument names the problem.
+  // changes nothing. kInvalidArgument names the problem. For `signals`, see
+  // OutputFile::Plan.
   static absl::StatusOr<std::unique_ptr<ResultFiles>> Plan(
       const std::string& output, const std::string& errors,
-      const std::vector<NamedInput>& inputs);
+      const std::vector<NamedInput>& inputs,
+      const StopSignals* signals = nullptr);
   // Begins to write, as OutputFile::Open; Write does so too.
   absl::Status Open(bool append = false);
   // Writes a line, which other processes can read soon. kResourceExhausted when

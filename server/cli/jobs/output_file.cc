@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -13,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/stop_signals.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
 
@@ -82,10 +85,11 @@ absl::Status OutputFile::Error(absl::string_view what, int error) const {
 }
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
-    const std::string& path, const std::string& flag) {
+    const std::string& path, const std::string& flag,
+    const StopSignals* signals) {
   const bool is_stdout = path == "-" || path == "/dev/stdout";
   std::unique_ptr<OutputFile> file(
-      new OutputFile(is_stdout ? "-" : path, flag));
+      new OutputFile(is_stdout ? "-" : path, flag, signals));
   if (is_stdout) return file;
   const auto wrong = [&](const auto&... what) {
     return InvalidArgument(flag, " ", path, ": ", what...);
@@ -135,15 +139,31 @@ absl::Status OutputFile::Open(bool append) {
     fd_ = STDOUT_FILENO;
   } else if (append || !replaces_) {
     partial_.clear();
-    fd_ = open(target_.c_str(),
-               O_WRONLY | O_CLOEXEC | O_CREAT | (append ? O_APPEND : 0), 0666);
-    if (fd_ < 0) return Error("can't be written", errno);
+    SLUICE_ASSIGN_OR_RETURN(fd_, OpenTarget(append));
   } else {
     SLUICE_RETURN_IF_ERROR(OpenPartial());
   }
   open_ = true;
   terminal_ = isatty(fd_) == 1;
   return absl::OkStatus();
+}
+
+absl::StatusOr<int> OutputFile::OpenTarget(bool append) const {
+  constexpr absl::Duration kRetry = absl::Milliseconds(20);
+  struct stat info {};
+  const bool is_pipe =
+      stat(target_.c_str(), &info) == 0 && S_ISFIFO(info.st_mode);
+  const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | (append ? O_APPEND : 0) |
+                    (is_pipe && signals_ != nullptr ? O_NONBLOCK : 0);
+  int fd;
+  while ((fd = open(target_.c_str(), flags, 0666)) < 0 && errno == ENXIO &&
+         (flags & O_NONBLOCK) != 0) {
+    // Nobody reads the pipe yet.
+    if (signals_->WaitFor(kRetry)) return signals_->Check();
+  }
+  if (fd < 0) return Error("can't be written", errno);
+  if ((flags & O_NONBLOCK) != 0) fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+  return fd;
 }
 
 absl::Status OutputFile::OpenPartial() {
@@ -194,18 +214,23 @@ absl::Status OutputFile::Write(absl::string_view data) {
 
 absl::Status OutputFile::Flush() {
   absl::string_view left = buffer_;
-  while (!left.empty()) {
-    const ssize_t n = write(fd_, left.data(), left.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      buffer_.erase(0, buffer_.size() - left.size());
-      return Error("can't be written", error);
+  absl::Status status;
+  while (!left.empty() && status.ok()) {
+    size_t bytes = left.size();
+    if (!replaces_ && signals_ != nullptr) {
+      status = signals_->WaitToWrite(fd_);
+      if (!status.ok()) break;
+      bytes = std::min<size_t>(bytes, PIPE_BUF);
     }
-    left.remove_prefix(static_cast<size_t>(n));
+    const ssize_t n = write(fd_, left.data(), bytes);
+    if (n >= 0) {
+      left.remove_prefix(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      status = Error("can't be written", errno);
+    }
   }
-  buffer_.clear();
-  return absl::OkStatus();
+  buffer_.erase(0, buffer_.size() - left.size());
+  return status;
 }
 
 absl::Status OutputFile::Commit() {

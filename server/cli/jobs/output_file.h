@@ -11,6 +11,8 @@
 
 namespace sluice {
 
+class StopSignals;
+
 // A file that a command writes. An existing file stays as it is until the new
 // one is complete: that is written beside the target, as TARGET.sluice-partial,
 // and replaces it at Commit(). Targets that can't be replaced (stdout, pipes,
@@ -20,9 +22,12 @@ class OutputFile {
   // Checks that `path` can be written, and changes nothing. "-" is stdout; a
   // symbolic link stands for its target. `flag` (as "--output") names it in
   // messages. kInvalidArgument for a directory, a folder that is missing, or a
-  // file that may not be written.
+  // file that may not be written. Once a command is asked to stop, a pipe whose
+  // reader does not read is not waited for: kCancelled. `signals` may be null,
+  // and must outlive the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Plan(
-      const std::string& path, const std::string& flag);
+      const std::string& path, const std::string& flag,
+      const StopSignals* signals = nullptr);
   // Removes the file if it was not committed.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -49,13 +54,15 @@ class OutputFile {
   bool is_terminal() const { return terminal_; }
 
  private:
-  OutputFile(std::string path, std::string flag)
-      : path_(std::move(path)), flag_(std::move(flag)) {}
+  OutputFile(std::string path, std::string flag, const StopSignals* signals)
+      : path_(std::move(path)), flag_(std::move(flag)), signals_(signals) {}
+  absl::StatusOr<int> OpenTarget(bool append) const;
   absl::Status OpenPartial();
   absl::Status Error(absl::string_view what, int error) const;
 
   const std::string path_;
   const std::string flag_;
+  const StopSignals* const signals_;
   std::string target_;
   std::string partial_;
   bool replaces_ = false;

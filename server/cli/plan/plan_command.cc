@@ -197,14 +197,14 @@ Layout LayoutOf(const PlanRequest& request, Plan plan) {
   return layout;
 }
 
-absl::Status CountInput(const PlanFlags& flags, Coordinator& coordinator,
-                        LengthHistogram* lengths) {
+absl::Status CountInput(const PlanFlags& flags, const StopSignals& signals,
+                        Coordinator& coordinator, LengthHistogram* lengths) {
   JobFlags job;
   job.input = flags.input;
   job.format = flags.format;
   if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
   SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
-  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input));
+  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input, &signals));
   SLUICE_ASSIGN_OR_RETURN(auto upload, coordinator.jobs().BeginUpload(spec));
   std::string buffer(kUploadBytes, '\0');
   while (input->stream()) {
@@ -382,7 +382,8 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
         "own, and running workers say what they are parts of");
   }
   Case c;
-  SLUICE_ASSIGN_OR_RETURN(c.state_dir, TemporaryStateDir::Make());
+  SLUICE_ASSIGN_OR_RETURN(c.state_dir,
+                          TemporaryStateDir::Make(coordinator.signals));
   const Coordinator::Options& fixed = flags.coordinator.options;
   SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
                           flags.coordinator.Read());
@@ -406,7 +407,8 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   if (flags.input.empty()) {
     SLUICE_ASSIGN_OR_RETURN(lengths, ParseLengths(flags.lengths));
   } else {
-    SLUICE_RETURN_IF_ERROR(CountInput(flags, *c.coordinator, &lengths));
+    SLUICE_RETURN_IF_ERROR(
+        CountInput(flags, *coordinator.signals, *c.coordinator, &lengths));
   }
   PlanRequest& request = c.request;
   for (const LengthClass& lengths_of : lengths.ToWorkload().classes) {

@@ -25,15 +25,18 @@ struct ProfileFlags {
   bool json = false, cached = false, quiet = false;
 };
 
-absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags) {
+absl::StatusOr<MachineProfile> GetProfile(const ProfileFlags& flags,
+                                          StopSignals* signals) {
   if (!flags.show.empty()) return ReadProfileFile(flags.show);
   ProgressDisplay display(Clock::Real(), flags.quiet);
   LocalProfileOptions options = flags.profile;
   options.fresh = !flags.cached;
+  options.stop = signals->flag();
+  const StopSignals::Watch watch(signals);
   return LocalProfile(options, ShowProfiling(&display));
 }
 
-absl::Status Run(const ProfileFlags& flags) {
+absl::Status Run(const ProfileFlags& flags, StopSignals* signals) {
   // The output is checked before measuring, which takes long.
   std::unique_ptr<OutputFile> output;
   if (!flags.output.empty() && flags.output != "-") {
@@ -43,7 +46,8 @@ absl::Status Run(const ProfileFlags& flags) {
           CheckDistinct({{flags.show, "--show"}}, {output.get()}));
     }
   }
-  SLUICE_ASSIGN_OR_RETURN(const MachineProfile profile, GetProfile(flags));
+  SLUICE_ASSIGN_OR_RETURN(const MachineProfile profile,
+                          GetProfile(flags, signals));
   if (output != nullptr) {
     SLUICE_RETURN_IF_ERROR(output->Write(ProfileToJson(profile)));
     SLUICE_RETURN_IF_ERROR(output->Commit());
@@ -60,7 +64,7 @@ absl::Status Run(const ProfileFlags& flags) {
 
 }  // namespace
 
-void AddProfileCommand(CLI::App* app, Command* chosen) {
+void AddProfileCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "profile",
       "Measure this machine, for the planner: disk, memory, products, "
@@ -108,7 +112,7 @@ void AddProfileCommand(CLI::App* app, Command* chosen) {
       "  sluice profile --disk-dir /fast/disk -o node-1.json\n"
       "  sluice profile --show node-1.json     # after editing it\n"
       "  sluice profile --json --threads 8 --host-memory 32GiB");
-  cmd->callback([=] { *chosen = [=] { return Run(*flags); }; });
+  cmd->callback([=] { *chosen = [=] { return Run(*flags, signals); }; });
 }
 
 }  // namespace sluice

@@ -1,7 +1,5 @@
 // `sluice run` runs a coordinator and its workers in this process, for one job.
 
-#include <unistd.h>
-
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -11,9 +9,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "common/threads/clock.h"
+#include "common/threads/mutex.h"
 #include "common/version.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_state.h"
@@ -21,7 +22,6 @@
 #include "server/cli/commands.h"
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/progress.h"
-#include "server/cli/jobs/stop_signals.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_report.h"
 #include "server/cli/run/run_state.h"
@@ -58,45 +58,56 @@ void AddFacts(const JobFlags& job, v1::InputFormat format,
 // The state of one run.
 class Runner {
  public:
-  explicit Runner(const RunFlags& flags)
-      : flags_(flags), display_(Clock::Real(), flags.quiet) {}
+  Runner(const RunFlags& flags, StopSignals* signals)
+      : flags_(flags),
+        signals_(*signals),
+        display_(Clock::Real(), flags.quiet) {}
 
   absl::Status Run() {
-    SLUICE_RETURN_IF_ERROR(Prepare());
+    const StopSignals::Watch watch(&signals_);
+    const StopSignals::AtEnd at_end(&signals_, [this] { PrintLastWords(); });
+    absl::Status status = Prepare();
+    if (status.ok()) status = StartCluster();
     // A run without answers is removed when it is stopped.
-    signals_.OnStop([this] {
-      state_.reset();
-      std::cerr << "\nsluice: stopped before anything was computed\n";
-      _exit(128 + signals_.signal());
-    });
-    auto started = LocalCluster::Start(std::move(options_));
-    if (!started.ok()) {
-      signals_.OnStop(nullptr);
-      return started.status();
+    if (!status.ok()) return StoppedOr(std::move(status), kNothingComputed);
+    {
+      const StopSignals::Watch stop(&signals_, [this] { cluster_->Stop(); });
+      status = Compute();
     }
-    cluster_ = *std::move(started);
-    signals_.OnStop([this] { cluster_->Stop(); });
-    absl::Status status = Compute();
     display_.Finish();
-    signals_.OnStop(nullptr);
-    if (status.ok()) return Report();
-    cluster_->Shutdown();
-    return Explain(std::move(status));
+    return status.ok() ? Report() : Explain(std::move(status));
   }
 
  private:
+  static constexpr char kNothingComputed[] =
+      "stopped before anything was computed";
+
   absl::Status Prepare();
+  absl::Status StartCluster();
+  // What a signal that came makes of an error.
+  absl::Status StoppedOr(absl::Status status, absl::string_view text) const {
+    return signals_.stopped() ? absl::CancelledError(text) : std::move(status);
+  }
   absl::Status FindJob();
   absl::Status CreateJob();
   absl::Status Compute();
   absl::Status Explain(absl::Status status);
   absl::Status Report();
+  // What is printed if the process is ended at once.
+  void SetLastWords(absl::string_view words) {
+    MutexLock lock(&mu_);
+    last_words_ = EscapeLinesForTerminal(words);
+  }
+  void PrintLastWords() {
+    MutexLock lock(&mu_);
+    std::cerr << "sluice: " << last_words_ << "\n";
+  }
   void PrintFigures(const std::optional<Plan>& plan, double wall, double rate);
   nlohmann::ordered_json Figures(const std::optional<Plan>& plan, double wall,
                                  double rate) const;
 
   const RunFlags& flags_;
-  StopSignals signals_;  // made before all threads
+  StopSignals& signals_;
   ProgressDisplay display_;
   v1::JobSpec spec_;
   std::unique_ptr<ResultFiles> files_;
@@ -110,6 +121,8 @@ class Runner {
   v1::Job last_;
   SweepStats loading_;
   double start_ = 0, loaded_ = 0, ended_ = 0;
+  Mutex mu_;
+  std::string last_words_ ABSL_GUARDED_BY(mu_) = kNothingComputed;
 };
 
 // Checks everything that can be checked before anything is written.
@@ -120,7 +133,8 @@ absl::Status Runner::Prepare() {
   SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(input, spec_.format()));
   const NamedInput named = {input, "--input"};
   SLUICE_ASSIGN_OR_RETURN(
-      files_, ResultFiles::Plan(flags_.output, flags_.errors, {named}));
+      files_,
+      ResultFiles::Plan(flags_.output, flags_.errors, {named}, &signals_));
   SLUICE_ASSIGN_OR_RETURN(
       tracer_, flags_.cluster.MakeTracer({named}, &files_->output()));
   metrics_ = CreatePrometheusRegistry();
@@ -128,6 +142,7 @@ absl::Status Runner::Prepare() {
   options_.metrics = metrics_.get();
   options_.tracer = tracer_.get();
   options_.profile_progress = ShowProfiling(&display_);
+  options_.stop = signals_.flag();
   start_ = MonotonicSeconds();
   SLUICE_ASSIGN_OR_RETURN(RunState::Facts facts,
                           LocalCluster::AnswerFacts(options_));
@@ -137,10 +152,23 @@ absl::Status Runner::Prepare() {
   state.output = &files_->output();
   state.state_dir = flags_.cluster.state_dir;
   state.restart = flags_.restart;
+  state.signals = &signals_;
   SLUICE_ASSIGN_OR_RETURN(state_, RunState::Open(state, std::move(facts)));
   options_.coordinator.state_dir = state_->path();
   spec_.set_request_id(state_->request_id());
+  SetLastWords(state_->durable()
+                   ? absl::StrCat("stopped at once: what was answered is kept "
+                                  "in ",
+                                  state_->path().string(),
+                                  "; run the same command again to go on")
+                   : "stopped at once: none of the answers is kept");
   return absl::OkStatus();
+}
+
+absl::Status Runner::StartCluster() {
+  SLUICE_RETURN_IF_ERROR(signals_.Check());
+  SLUICE_ASSIGN_OR_RETURN(cluster_, LocalCluster::Start(std::move(options_)));
+  return signals_.Check();
 }
 
 // Finds the job that an earlier, equal run made; if it made none, first_ stays
@@ -206,22 +234,29 @@ absl::Status Runner::Compute() {
   return files_->Commit();
 }
 
-// Adds to `status` what is kept of an unfinished run.
+// Ends an unfinished run, and adds to `status` what is kept of it.
 absl::Status Runner::Explain(absl::Status status) {
-  if (first_.id().empty() && signals_.signal() == 0) return status;
-  absl::StatusOr<v1::Job> job = first_;
-  if (!first_.id().empty()) {
-    job = cluster_->coordinator().jobs().GetJob(first_.id());
+  cluster_->Close();
+  const bool stopped = signals_.stopped();
+  if (!first_.id().empty() || stopped) {
+    absl::StatusOr<v1::Job> job = first_;
+    if (!first_.id().empty()) {
+      job = cluster_->coordinator().jobs().GetJob(first_.id());
+    }
+    if (!state_->durable() && (!job.ok() || job->counts().completed() > 0)) {
+      files_->Commit().IgnoreError();  // whole lines
+    }
+    const std::string kept = state_->OnStopped(job);
+    status = stopped ? absl::CancelledError(absl::StrCat("stopped: ", kept))
+                     : absl::Status(status.code(),
+                                    absl::StrCat(status.message(), "; ", kept));
   }
-  if (!state_->durable() && (!job.ok() || job->counts().completed() > 0)) {
-    files_->Commit().IgnoreError();  // whole lines
-  }
-  const std::string kept = state_->OnStopped(job);
-  if (const int signal = signals_.signal(); signal != 0) {
-    return StoppedBy(signal, absl::StrCat("stopped: ", kept));
-  }
-  return absl::Status(status.code(),
-                      absl::StrCat(status.message(), "; ", kept));
+  state_.reset();
+  files_.reset();
+  // All is done and can be told, also if a step in flight takes minutes.
+  SetLastWords(status.message());
+  cluster_.reset();
+  return status;
 }
 
 void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
@@ -302,7 +337,7 @@ absl::Status Runner::Report() {
 
 }  // namespace
 
-void AddRunCommand(CLI::App* app, Command* chosen) {
+void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "run", "Run one job in this process, without servers or ports");
   auto flags = std::make_shared<RunFlags>();
@@ -333,7 +368,8 @@ void AddRunCommand(CLI::App* app, Command* chosen) {
       "  sluice run --model ./llama -i prompts.txt -o - --max-tokens 32\n"
       "  sluice run --model ./llama -i in.jsonl -o out.jsonl --workers 2 "
       "--dtype bfloat16 --json");
-  cmd->callback([=] { *chosen = [=] { return Runner(*flags).Run(); }; });
+  cmd->callback(
+      [=] { *chosen = [=] { return Runner(*flags, signals).Run(); }; });
 }
 
 }  // namespace sluice

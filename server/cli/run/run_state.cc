@@ -1,6 +1,5 @@
 #include "server/cli/run/run_state.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,7 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <iostream>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -30,37 +29,16 @@ namespace fs = std::filesystem;
 constexpr char kManifest[] = "run.json";
 constexpr char kInput[] = "input";  // a copy of an input from a pipe
 constexpr char kStore[] = "sluice.db";
+// What a store must have: the number of jobs that it accepted.
+constexpr char kAccepted[] = "sluice.accepted";
 // The files that a coordinator makes beside the store.
 constexpr const char* kStoreFiles[] = {
-    "sluice.db-wal",   "sluice.db-shm", "sluice.db-journal",
-    "sluice.accepted", "lock",          "model",
-    "reserve"};
+    "sluice.db-wal", "sluice.db-shm", "sluice.db-journal",
+    "lock",          "model",         "reserve"};
 constexpr char kUploadPrefix[] =
     "upload-";  // removed when a coordinator starts
 constexpr int kManifestVersion = 1;
 constexpr size_t kReadBytes = 1 << 20;
-
-// Reads to the end and returns the digest; `copy` gets the bytes, too.
-absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
-                                     OutputFile* copy) {
-  ContentHash hash;
-  std::vector<char> buffer(kReadBytes);
-  int64_t bytes = 0;
-  while (true) {
-    const ssize_t n = read(fd, buffer.data(), buffer.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      return InvalidArgument("can't read the input ", name, ": ",
-                             strerror(errno));
-    }
-    if (n == 0) break;
-    bytes += n;
-    const absl::string_view piece(buffer.data(), static_cast<size_t>(n));
-    hash.Add(piece);
-    if (copy != nullptr) SLUICE_RETURN_IF_ERROR(copy->Write(piece));
-  }
-  return absl::StrCat(bytes, " bytes, ", hash.Hex());
-}
 
 // Returns null if there is no manifest.
 absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
@@ -79,10 +57,12 @@ absl::StatusOr<nlohmann::json> ReadManifest(const fs::path& directory) {
   return manifest;
 }
 
-// The names of all files that a run makes in its directory, the manifest's
-// last: without it, a directory belongs to no run.
+// The names of all files that a run makes in its directory, in the order in
+// which they are removed: a run that is killed meanwhile can be run again. What
+// says that the store has a job goes before the store, its log after it, and
+// the manifest last: without it, a directory belongs to no run.
 std::vector<std::string> NamesOfRun() {
-  std::vector<std::string> names = {kInput, kStore};
+  std::vector<std::string> names = {kInput, kAccepted, kStore};
   names.insert(names.end(), std::begin(kStoreFiles), std::end(kStoreFiles));
   names.push_back(kManifest);
   return names;
@@ -181,7 +161,7 @@ std::string Differences(const RunState::Facts& earlier,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TemporaryStateDir>> TemporaryStateDir::Make(
-    const std::string& flag) {
+    StopSignals* signals, const std::string& flag) {
   std::error_code error;
   const fs::path tmp = fs::temp_directory_path(error);
   std::string name = ((error ? "/tmp" : tmp) / "sluice-run-XXXXXX").string();
@@ -190,26 +170,39 @@ absl::StatusOr<std::unique_ptr<TemporaryStateDir>> TemporaryStateDir::Make(
                         absl::StrCat("can't make a directory ", name,
                                      "; say where with ", flag));
   }
-  auto dir = std::make_unique<TemporaryStateDir>();
-  dir->path_ = name;
-  return dir;
+  return std::make_unique<TemporaryStateDir>(signals, name);
 }
 
-TemporaryStateDir::~TemporaryStateDir() {
-  if (path_.empty()) return;
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+TemporaryStateDir::TemporaryStateDir(StopSignals* signals, fs::path path)
+    : path_(std::move(path)), at_end_(signals, [this] { Remove(); }) {}
+
+TemporaryStateDir::~TemporaryStateDir() { Remove(); }
+
+void TemporaryStateDir::Remove() const {
+  std::error_code error;
+  // By another name, nobody finds it to make files there.
+  fs::path gone = path_;
+  gone += "-gone";
+  fs::rename(path_, gone, error);
+  // A signal may end the process while the destructor is at it.
+  constexpr int kMaxTries = 10;
+  for (const fs::path& path : {gone, path_}) {
+    for (int i = 0; i < kMaxTries && fs::exists(path, error); ++i) {
+      fs::remove_all(path, error);
+    }
+  }
 }
 
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
                                                          Facts facts) {
-  std::unique_ptr<RunState> state(new RunState());
+  std::unique_ptr<RunState> state(new RunState(options.signals));
   if (!options.state_dir.empty() || options.output->replaces()) {
     SLUICE_RETURN_IF_ERROR(state->OpenDurable(options, std::move(facts)));
     return state;
   }
-  SLUICE_ASSIGN_OR_RETURN(state->temporary_,
-                          TemporaryStateDir::Make("--state-dir"));
+  SLUICE_ASSIGN_OR_RETURN(
+      state->temporary_,
+      TemporaryStateDir::Make(options.signals, "--state-dir"));
   state->path_ = state->temporary_->path();
   state->input_ = options.input;
   return state;
@@ -295,28 +288,41 @@ absl::Status RunState::TakePlace() {
 
 absl::Status RunState::ReadInput(const Options& options, Facts* facts) {
   std::string& digest = (*facts)["the input"];
-  const bool is_stdin = options.input == "-";
-  const int fd = is_stdin ? dup(STDIN_FILENO)
-                          : open(options.input.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    return InvalidArgument("can't read the input ", options.input, ": ",
-                           strerror(errno));
-  }
+  SLUICE_ASSIGN_OR_RETURN(const FileDescriptor fd,
+                          ::sluice::OpenInput(options.input));
   struct stat info {};
-  const bool again =
-      !is_stdin && fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+  const bool again = options.input != "-" && fstat(fd.get(), &info) == 0 &&
+                     S_ISREG(info.st_mode);
   absl::StatusOr<std::string> read;
   if (again) {
     input_ = options.input;
     std::error_code error;
     input_time_ = fs::last_write_time(input_, error);
-    read = DigestOf(fd, options.input, nullptr);
+    read = DigestOf(fd.get(), options.input, nullptr);
   } else {
-    read = CopyInput(fd, options.input);
+    read = CopyInput(fd.get(), options.input);
   }
-  close(fd);
   if (read.ok()) digest = *read;
   return read.status();
+}
+
+// Reads to the end and returns the digest; `copy` gets the bytes, too.
+absl::StatusOr<std::string> RunState::DigestOf(int fd, const std::string& name,
+                                               OutputFile* copy) {
+  ContentHash hash;
+  std::vector<char> buffer(kReadBytes);
+  size_t bytes = 0;
+  while (true) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const size_t n,
+        ::sluice::ReadInput(fd, name, buffer.data(), buffer.size(), *signals_));
+    if (n == 0) break;
+    bytes += n;
+    const absl::string_view piece(buffer.data(), n);
+    hash.Add(piece);
+    if (copy != nullptr) SLUICE_RETURN_IF_ERROR(copy->Write(piece));
+  }
+  return absl::StrCat(bytes, " bytes, ", hash.Hex());
 }
 
 absl::StatusOr<std::string> RunState::CopyInput(int fd,
@@ -380,18 +386,14 @@ RunState::~RunState() {
 }
 
 absl::StatusOr<std::istream*> RunState::OpenInput() {
-  if (input_ == "-") return &std::cin;
-  stream_.open(input_, std::ios::binary);
-  if (!stream_) {
-    return InvalidArgument("can't read the input ", input_, ": ",
-                           strerror(errno));
-  }
-  return &stream_;
+  SLUICE_ASSIGN_OR_RETURN(FileDescriptor fd, ::sluice::OpenInput(input_));
+  stream_ = std::make_unique<InputStream>(std::move(fd), input_, signals_);
+  return stream_.get();
 }
 
 absl::Status RunState::OnJobCreated() {
   has_job_ = true;
-  stream_.close();
+  stream_.reset();
   if (temporary_) return absl::OkStatus();
   std::error_code error;
   if (copied_input_) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <istream>
 #include <map>
 #include <memory>
@@ -9,22 +8,31 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/host/stop_signals.h"
+#include "server/cli/jobs/input_stream.h"
 #include "server/cli/jobs/output_file.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
 
-// A temporary directory for a store, removed with its contents at the end.
+// A temporary directory for a store, removed with its contents at the end, also
+// if a signal ends the process at once.
 class TemporaryStateDir {
  public:
-  // Errors name `flag`, by which the user may choose another directory.
+  // `signals` must outlive it. Errors name `flag`, by which the user may choose
+  // another directory.
   static absl::StatusOr<std::unique_ptr<TemporaryStateDir>> Make(
-      const std::string& flag = "TMPDIR");
+      StopSignals* signals, const std::string& flag = "TMPDIR");
+  TemporaryStateDir(StopSignals* signals, std::filesystem::path path);
   ~TemporaryStateDir();
   const std::filesystem::path& path() const { return path_; }
 
  private:
-  std::filesystem::path path_;
+  // Others may be writing there.
+  void Remove() const;
+
+  const std::filesystem::path path_;
+  const StopSignals::AtEnd at_end_;
 };
 
 // The state of `sluice run`, which can be killed and started again: a directory
@@ -40,15 +48,16 @@ class RunState {
   struct Options {
     std::string input;  // file, "-" is stdin
     const OutputFile* output = nullptr;
-    std::string state_dir;  // "": beside the output
-    bool restart = false;   // discard another run's state
+    std::string state_dir;           // "": beside the output
+    bool restart = false;            // discard another run's state
+    StopSignals* signals = nullptr;  // must outlive the state
   };
 
   // Opens the state, and resumes an earlier run if there is one. Reads the
   // input once; data from a pipe is kept until the job has it. kInvalidArgument
   // names the difference from the earlier run, or the foreign file in the
   // directory that would be lost, and the remedy; kFailedPrecondition if
-  // another run writes there.
+  // another run writes there; kCancelled if a signal asks to stop.
   static absl::StatusOr<std::unique_ptr<RunState>> Open(const Options& options,
                                                         Facts facts);
   // Removes a state without answers.
@@ -78,16 +87,19 @@ class RunState {
   absl::Status Finish();
 
  private:
-  RunState() = default;
+  explicit RunState(StopSignals* signals) : signals_(signals) {}
   absl::Status OpenDurable(const Options& options, Facts facts);
   absl::Status ReadInput(const Options& options, Facts* facts);
   absl::StatusOr<std::string> CopyInput(int fd, const std::string& name);
+  absl::StatusOr<std::string> DigestOf(int fd, const std::string& name,
+                                       OutputFile* copy);
   // Writes this run's manifest, unless another run's came first.
   absl::Status TakePlace();
   absl::Status WriteManifest();
   absl::Status Clear();
   void Remove();
 
+  StopSignals* const signals_;
   std::unique_ptr<TemporaryStateDir> temporary_;  // or null
   std::filesystem::path path_;
   std::string input_;  // the path for OpenInput; "-" is stdin
@@ -104,7 +116,7 @@ class RunState {
   bool finished_ = false;
   std::unique_ptr<OutputFile> copy_;  // of the input, not yet in its place
   std::filesystem::file_time_type input_time_;
-  std::ifstream stream_;
+  std::unique_ptr<InputStream> stream_;
 };
 
 }  // namespace sluice

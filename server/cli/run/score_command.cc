@@ -1,8 +1,6 @@
 // `sluice score` computes the perplexity of a text by a coordinator and its
 // workers in this process. Its windows are requests of one job like any others.
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
+#include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
@@ -25,7 +24,6 @@
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/output_file.h"
 #include "server/cli/jobs/progress.h"
-#include "server/cli/jobs/stop_signals.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_state.h"
 #include "server/cli/run/score_windows.h"
@@ -54,8 +52,9 @@ absl::StatusOr<WindowStart> ParseStart(const std::string& name) {
   return InvalidArgument("--bos \"", name, "\" is none of each, first, none");
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  SLUICE_ASSIGN_OR_RETURN(auto file, InputFile::Open(path));
+absl::StatusOr<std::string> ReadText(const std::string& path,
+                                     const StopSignals& signals) {
+  SLUICE_ASSIGN_OR_RETURN(auto file, InputFile::Open(path, &signals));
   std::string text;
   std::vector<char> buffer(1 << 20);
   while (file->stream()) {
@@ -297,8 +296,8 @@ absl::Status ScoreOn(LocalCluster& cluster, const ScoreFlags& flags,
 
 // Makes a temporary directory, or null if the user named one.
 absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
-    const ClusterFlags& flags) {
-  if (flags.state_dir.empty()) return TemporaryStateDir::Make();
+    const ClusterFlags& flags, StopSignals* signals) {
+  if (flags.state_dir.empty()) return TemporaryStateDir::Make(signals);
   std::error_code error;
   if (std::filesystem::exists(
           std::filesystem::path(flags.state_dir) / "sluice.db", error)) {
@@ -309,8 +308,7 @@ absl::StatusOr<std::unique_ptr<TemporaryStateDir>> MakeStateDir(
   return nullptr;
 }
 
-absl::Status Score(const ScoreFlags& flags) {
-  StopSignals signals;  // made before all threads
+absl::Status ScoreUnlessStopped(const ScoreFlags& flags, StopSignals& signals) {
   WindowOptions windows;
   SLUICE_ASSIGN_OR_RETURN(windows.start, ParseStart(flags.bos));
   if (flags.context != 0 || flags.stride != 0) {
@@ -323,14 +321,15 @@ absl::Status Score(const ScoreFlags& flags) {
   std::vector<NamedInput> inputs;
   int64_t bytes = 0;
   for (const std::string& path : flags.inputs) {
-    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path));
+    SLUICE_ASSIGN_OR_RETURN(std::string text, ReadText(path, signals));
     bytes += static_cast<int64_t>(text.size());
     texts.push_back(std::move(text));
     inputs.push_back({path, "--input"});
   }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
                           flags.cluster.MakeTracer(inputs, nullptr));
-  SLUICE_ASSIGN_OR_RETURN(auto state_dir, MakeStateDir(flags.cluster));
+  SLUICE_ASSIGN_OR_RETURN(auto state_dir,
+                          MakeStateDir(flags.cluster, &signals));
   const std::unique_ptr<MetricsRegistry> metrics = CreatePrometheusRegistry();
   SLUICE_ASSIGN_OR_RETURN(LocalCluster::Options options, flags.cluster.Read());
   options.metrics = metrics.get();
@@ -343,32 +342,26 @@ absl::Status Score(const ScoreFlags& flags) {
 
   const double start = MonotonicSeconds();
   ProgressDisplay display(Clock::Real(), flags.quiet);
-  signals.OnStop([&] {
-    state_dir.reset();
-    std::cerr << "\nsluice: stopped before anything was scored\n";
-    _exit(128 + signals.signal());
-  });
-  auto started = LocalCluster::Start(std::move(options));
-  if (!started.ok()) {
-    signals.OnStop(nullptr);
-    return started.status();
-  }
-  auto cluster = *std::move(started);
-  signals.OnStop([&] { cluster->Stop(); });
-  const absl::Status status = ScoreOn(*cluster, flags, windows, bytes, start,
-                                      std::move(texts), display);
-  signals.OnStop(nullptr);
-  if (!status.ok() && signals.signal() != 0) {
-    return StoppedBy(signals.signal(),
-                     "stopped before the text was scored; nothing is kept");
-  }
-  SLUICE_RETURN_IF_ERROR(status);
+  options.stop = signals.flag();
+  SLUICE_ASSIGN_OR_RETURN(const auto cluster,
+                          LocalCluster::Start(std::move(options)));
+  const StopSignals::Watch stop(&signals, [&] { cluster->Stop(); });
+  SLUICE_RETURN_IF_ERROR(ScoreOn(*cluster, flags, windows, bytes, start,
+                                 std::move(texts), display));
   return flags.cluster.WriteTrace(tracer.get());
+}
+
+absl::Status Score(const ScoreFlags& flags, StopSignals& signals) {
+  const StopSignals::Watch watch(&signals);
+  absl::Status status = ScoreUnlessStopped(flags, signals);
+  if (status.ok() || !signals.stopped()) return status;
+  return absl::CancelledError(
+      "stopped before the text was scored; nothing is kept");
 }
 
 }  // namespace
 
-void AddScoreCommand(CLI::App* app, Command* chosen) {
+void AddScoreCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
   CLI::App* cmd = app->add_subcommand(
       "score", "Print the perplexity of a text, without servers or ports");
   auto flags = std::make_shared<ScoreFlags>();
@@ -405,7 +398,7 @@ void AddScoreCommand(CLI::App* app, Command* chosen) {
       "  sluice score --model ./llama --input wiki.test.raw\n"
       "  sluice score --model ./llama --input book.txt --context 1024 --stride "
       "512 --json");
-  cmd->callback([=] { *chosen = [=] { return Score(*flags); }; });
+  cmd->callback([=] { *chosen = [=] { return Score(*flags, *signals); }; });
 }
 
 }  // namespace sluice

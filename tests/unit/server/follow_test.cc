@@ -90,7 +90,10 @@ class FollowTest : public testing::Test {
   Patience MakePatience() {
     Patience::Options options;
     options.on_away = [this] { ++told_; };
-    options.sleep = [this](absl::Duration time) { waits_.push_back(time); };
+    options.sleep = [this](absl::Duration time) {
+      if (time > absl::ZeroDuration()) waits_.push_back(time);
+      return stopped_;
+    };
     options.first_wait = absl::Seconds(1);
     options.max_wait = absl::Seconds(4);
     return Patience(std::move(options));
@@ -98,6 +101,7 @@ class FollowTest : public testing::Test {
 
   FlakyClient client_;
   int told_ = 0;
+  bool stopped_ = false;
   std::vector<absl::Duration> waits_;
   const absl::Status away_ = absl::UnavailableError("away");
 };
@@ -187,6 +191,17 @@ TEST_F(FollowTest, ResultsOfNobodyAreNotWaitedFor) {
               error);
   }
   EXPECT_EQ(client_.calls, 0u);
+  EXPECT_EQ(told_, 0);
+}
+
+TEST_F(FollowTest, ACommandThatIsAskedToStopDoesNotTryAgain) {
+  // The client's own end of a call looks like a coordinator's.
+  client_.script = {{1, absl::CancelledError("the client was stopped")}};
+  Patience patience = MakePatience();
+  const auto last = WatchToEnd(client_, "job_1", patience,
+                               [&](const v1::Job&) { stopped_ = true; });
+  EXPECT_TRUE(absl::IsCancelled(last.status())) << last.status();
+  EXPECT_EQ(client_.calls, 1u);
   EXPECT_EQ(told_, 0);
 }
 

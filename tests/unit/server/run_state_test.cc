@@ -29,6 +29,7 @@ class RunStateTest : public testing::Test {
     output_ = *std::move(output);
     options_.input = (dir_ / "in").string();
     options_.output = output_.get();
+    options_.signals = &signals_;
   }
 
   absl::StatusOr<std::unique_ptr<RunState>> Open() const {
@@ -52,6 +53,7 @@ class RunStateTest : public testing::Test {
 
   const TempDir temp_;
   const std::filesystem::path& dir_ = temp_.path();
+  StopSignals signals_{{}};
   std::unique_ptr<OutputFile> output_;
   RunState::Options options_;
   RunState::Facts facts_ = {{"--max-tokens", "32"}, {"tokenizer.json", "ab12"}};
