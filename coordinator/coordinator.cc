@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/content_hash.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/policy.h"
@@ -13,6 +14,7 @@
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
+#include "common/version.h"
 #include "coordinator/cluster/worker_service.h"
 #include "coordinator/dispatch/dispatcher.h"
 #include "coordinator/jobs/job_manager.h"
@@ -222,8 +224,24 @@ v1::ClusterState Coordinator::cluster_state() const {
   return state;
 }
 
+void Coordinator::KeepTokens() {
+  dispatcher_->KeepTokens();
+  jobs_->Flush();
+}
+
+// What tokens depend on beside the request and the weights' content, which
+// unfinished jobs keep anyway (see ClusterOptions::model).
+std::string Coordinator::AnswerKey() const {
+  return HexHash(absl::StrCat(
+      BuildVersion(), "\n", fingerprint_, "\n", options_.dummy_weights, "\n",
+      DTypeName(policy_->dtype), "\n", DTypeName(policy_->link_dtype), "\n",
+      plans_.empty() ? Formats(*policy_) : PlanFormats(plans_.front())));
+}
+
 void Coordinator::StopDispatch() {
   if (jobs_ != nullptr) jobs_->BeginShutdown();
+  // What follows may take long.
+  if (dispatcher_ != nullptr) KeepTokens();
   if (dispatcher_ != nullptr) dispatcher_->Shutdown();
   if (jobs_ != nullptr) jobs_->Flush();
 }
@@ -417,6 +435,7 @@ absl::Status Coordinator::OpenJobs() {
                    .no_chat_template = no_chat_template_};
   jobs.clock = Clock::Real();
   jobs.metrics = options_.metrics;
+  jobs.answer_key = AnswerKey();
   SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
   return absl::OkStatus();
 }
@@ -460,6 +479,7 @@ absl::Status Coordinator::StartDispatcher() {
                      .vocab_size = spec.vocab_size,
                      .eos_tokens = model_->generation_defaults().eos_token_ids};
   dispatch.refill = options_.refill;
+  dispatch.keep_interval = options_.keep_interval;
   dispatch.kv_by_need = options_.kv_by_need;
   SLUICE_ASSIGN_OR_RETURN(dispatcher_, Dispatcher::Create(std::move(dispatch)));
   workers_ = WorkerAttachService::Create(dispatcher_->sink(),

@@ -85,6 +85,9 @@ class Coordinator {
     // If false, each sequence's maximum KV cache is reserved at its start.
     bool kv_by_need = true;
     WorkerTimeouts timeouts;
+    // The interval at which the tokens of unfinished requests are stored: what
+    // a crash of the process may lose.
+    absl::Duration keep_interval = absl::Minutes(1);
     // The log level of a plan's failure. Where a job's end tells it, too, once
     // is enough.
     LogLevel failure_level = LogLevel::kWarning;
@@ -120,11 +123,15 @@ class Coordinator {
   // WeightsService, likewise; null if the coordinator has no weights.
   grpc::Service* weights_service();
 
+  // Stores all answers and tokens known so far; returns when they are stored,
+  // or could not be. Jobs go on meanwhile.
+  void KeepTokens();
+
   // True when a plan is loaded and jobs can run.
   bool ready() const;
 
-  // Stops dispatching, and commits results: what workers do from now on changes
-  // nothing, and is not told.
+  // Stops dispatching, and commits results and the tokens of unfinished
+  // requests: what workers do from now on changes nothing, and is not told.
   void StopDispatch();
   // Does StopDispatch(), and closes the workers' streams. Called by the
   // destructor too.
@@ -143,6 +150,7 @@ class Coordinator {
   absl::Status CheckPolicy() const;
   absl::Status CheckPlans();
   absl::StatusOr<PlanRequest> Planning() const;
+  std::string AnswerKey() const;
   absl::Status OpenJobs();
   absl::Status StartDispatcher();
 

@@ -17,6 +17,12 @@ inline constexpr int32_t kDefaultMaxTokens = 128;
 
 enum class Endpoint { kChatCompletions, kCompletions };
 
+// Tokens of an answer, in the order in which they were sampled.
+struct AnswerTokens {
+  std::vector<int32_t> tokens;
+  std::vector<SampledToken> logprobs;  // parallel, if asked for
+};
+
 // One validated request of a job, ready to be generated.
 struct Request {
   JobId job;
@@ -34,9 +40,23 @@ struct Request {
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
   std::string prompt_text;  // only if echo
+  // The begin of the answer, if an earlier process came so far.
+  AnswerTokens known;
 
+  // Tokens still to be generated, at most.
+  int64_t left() const {
+    return max_tokens - static_cast<int64_t>(known.tokens.size());
+  }
   // Whether the prompt's tokens are scored, too.
   bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
+};
+
+// Tokens of a request that is being generated.
+struct NewTokens {
+  JobId job;
+  int64_t index = 0;
+  int32_t begin = 0;  // tokens of the answer before these
+  AnswerTokens answer;
 };
 
 enum class FinishReason { kStop, kLength };

@@ -34,7 +34,9 @@ class RequestQueue {
 
   // Takes up to `max` requests without a result that were not handed out since
   // the process started, or were given back, of jobs that are not paused: by
-  // job priority, then job age, then input order. Empty when there are none. A
+  // job priority, then job age; of a job first those of which an earlier
+  // process knew tokens, the one with the least left first, then in input
+  // order. Empty when there are none. A
   // request that can't be read any more gets its error result here and is left
   // out. Waits while the backlog is long.
   virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;
@@ -52,6 +54,13 @@ class RequestQueue {
   virtual void Complete(Request request, Generation generation) = 0;
   // The results not stored yet. Only the caller of Complete bounds them.
   virtual Backlog backlog() const = 0;
+
+  // Takes new tokens of requests that are being generated, to store them, so
+  // that a later process goes on from there. Each request's follow those taken
+  // before, or replace them from their begin on.
+  virtual void KeepTokens(std::vector<NewTokens> tokens) = 0;
+  // Whether tokens that were taken are not stored yet.
+  virtual bool keeping_tokens() const = 0;
 
   // Reports progress, for clients and metrics.
   virtual void ReportProgress(JobId job, const JobProgress& progress) = 0;

@@ -177,8 +177,9 @@ void LocalCluster::Stop() {
 void LocalCluster::Close() {
   if (std::exchange(closed_, true)) return;
   if (client_ != nullptr) Stop();
-  // Answers are stored before anything that may take long. Workers leave before
-  // the coordinator ends, as a worker that loses it tries to reconnect.
+  // Answers and the tokens of others are stored before anything that may take
+  // long. Workers leave before the coordinator ends, as a worker that loses it
+  // tries to reconnect.
   if (coordinator_ != nullptr) coordinator_->StopDispatch();
   for (auto& worker : workers_) worker->Leave();
   if (coordinator_server_ != nullptr) coordinator_server_->Shutdown();

@@ -71,10 +71,11 @@ class LocalCluster {
   // Whether Stop was called.
   bool stopping() const { return stopping_; }
 
-  // Ends the coordinator: stores answers, and writes nothing after that. The
-  // steps in flight are not waited for, as they may take minutes. The jobs and
-  // the report can still be asked. REQUIRES: no call of client() runs, as a
-  // channel within the process may not be used once its server ends.
+  // Ends the coordinator: stores answers and the tokens of others, and writes
+  // nothing after that. The steps in flight are not waited for, as they may take
+  // minutes. The jobs and the report can still be asked. REQUIRES: no call of
+  // client() runs, as a channel within the process may not be used once its
+  // server ends.
   void Close();
   // Does Close(), and waits for the steps in flight. Called by the destructor
   // too.

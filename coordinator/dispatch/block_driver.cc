@@ -487,6 +487,12 @@ std::vector<FinishedRequest> BlockDriver::TakeFinished() {
   return std::exchange(finished_, {});
 }
 
+void BlockDriver::TakeNewTokens(std::vector<NewTokens>* tokens) {
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.has_new_tokens()) tokens->push_back(sequence.TakeNewTokens());
+  }
+}
+
 BlockDriver::Stats BlockDriver::TakeStats() {
   return std::exchange(stats_, {});
 }

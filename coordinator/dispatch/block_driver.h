@@ -107,6 +107,8 @@ class BlockDriver {
   std::vector<StepPlan> TakePlans();
 
   std::vector<FinishedRequest> TakeFinished();
+  // Adds the tokens of requests here since the last call, to be stored.
+  void TakeNewTokens(std::vector<NewTokens>* tokens);
   Stats TakeStats();
   // Returns the progress of jobs since the last call.
   absl::flat_hash_map<JobId, JobProgress> TakeProgress();

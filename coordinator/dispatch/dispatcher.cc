@@ -49,7 +49,8 @@ Dispatcher::Dispatcher(Options options)
       resolver_(std::make_unique<Executor>("resolver", 1)),
       membership_(options_.cluster),
       metrics_(options_.metrics),
-      reported_at_(clock_->Monotonic()) {
+      reported_at_(clock_->Monotonic()),
+      kept_at_(reported_at_) {
   AddLanes();
   Publish();
   thread_ = Thread("dispatcher", [this] { Run(); });
@@ -63,6 +64,13 @@ void Dispatcher::Shutdown() {
   resolver_.reset();
   planner_.reset();
   fetcher_.reset();
+}
+
+void Dispatcher::KeepTokens() {
+  MutexLock lock(&mu_);
+  const int64_t ticket = ++keeps_asked_;
+  inbox_.KeepTokens();
+  while (keeps_done_ < ticket) kept_.Wait(&mu_);
 }
 
 v1::ClusterState Dispatcher::cluster_state() const {
@@ -100,7 +108,22 @@ void Dispatcher::Run() {
       fetch_failure_.clear();
     }
     Pump();
+    if (events->keep_tokens) {
+      int64_t asked = 0;
+      {
+        MutexLock lock(&mu_);
+        asked = keeps_asked_;
+      }
+      StoreTokens();
+      MutexLock lock(&mu_);
+      keeps_done_ = asked;
+      kept_.NotifyAll();
+    }
   }
+  StoreTokens();
+  MutexLock lock(&mu_);
+  keeps_done_ = INT64_MAX;
+  kept_.NotifyAll();
 }
 
 void Dispatcher::OnWorker(WorkerEvent event) {
@@ -234,6 +257,10 @@ void Dispatcher::Pump() {
     if (!fetch_failure_.empty()) maybe_work_ = true;
     ReportJobs();
     Measure();
+  }
+  if (now - kept_at_ >= options_.keep_interval &&
+      !options_.queue->keeping_tokens()) {
+    StoreTokens();
   }
   if (due || membership_.phase() != published_phase_ ||
       membership_.detail() != detail_ || live() == 0) {
@@ -461,6 +488,13 @@ void Dispatcher::FetchMore() {
 }
 
 // -- Reports.
+
+void Dispatcher::StoreTokens() {
+  kept_at_ = clock_->Monotonic();
+  std::vector<NewTokens> tokens;
+  for (const auto& lane : lanes_) lane->driver.TakeNewTokens(&tokens);
+  if (!tokens.empty()) options_.queue->KeepTokens(std::move(tokens));
+}
 
 void Dispatcher::ReportJobs() {
   absl::flat_hash_map<JobId, JobProgress> all;

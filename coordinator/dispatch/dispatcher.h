@@ -57,6 +57,9 @@ class Dispatcher {
     // The interval at which time-outs, reports and metrics are checked.
     absl::Duration tick_interval = absl::Milliseconds(50);
     absl::Duration report_interval = absl::Milliseconds(200);
+    // The interval at which the tokens of unfinished requests are stored: what
+    // a crash of the process may lose.
+    absl::Duration keep_interval = absl::Minutes(1);
   };
 
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(Options options);
@@ -72,6 +75,9 @@ class Dispatcher {
   // Gives requests that are not begun back to the queue, and takes those that
   // are to go first now. Never waits.
   void Reorder() { inbox_.Reorder(); }
+  // Gives the tokens known so far to the queue, to be stored. Returns when the
+  // queue has them.
+  void KeepTokens();
   // Looks at the clock and at the queue's backlog now. Never waits.
   void Tick() { inbox_.Wake(); }
 
@@ -81,7 +87,7 @@ class Dispatcher {
   bool ready() const;
 
   // Stops the thread. Ended requests are completed, the others are left without
-  // a result. Called by the destructor too.
+  // a result; the queue gets their tokens. Called by the destructor too.
   void Shutdown();
 
  private:
@@ -126,6 +132,8 @@ class Dispatcher {
   void EvenOut();
   void FetchMore();
   int64_t live() const;  // requests in all lanes
+  // Gives new tokens to the queue.
+  void StoreTokens();
   void ReportJobs();
   void Measure();
   void Observe();
@@ -163,11 +171,16 @@ class Dispatcher {
   std::optional<std::string> reported_detail_;
   Membership::Phase published_phase_ = Membership::Phase::kNoPlan;
   absl::Duration reported_at_;
-  EventRate rate_;  // of sampled tokens
+  absl::Duration kept_at_;  // when tokens were given to the queue
+  EventRate rate_;          // of sampled tokens
 
   mutable Mutex mu_;
   v1::ClusterState state_ ABSL_GUARDED_BY(mu_);
   bool ready_ ABSL_GUARDED_BY(mu_) = false;
+  // Calls of KeepTokens, and how many were obeyed; all, once the thread ends.
+  CondVar kept_;
+  int64_t keeps_asked_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t keeps_done_ ABSL_GUARDED_BY(mu_) = 0;
   Mutex shutdown_mu_;
   Thread thread_ ABSL_GUARDED_BY(shutdown_mu_);
 };

@@ -44,6 +44,12 @@ void Inbox::Reorder() {
   WakeLocked();
 }
 
+void Inbox::KeepTokens() {
+  MutexLock lock(&mu_);
+  events_.keep_tokens = true;
+  WakeLocked();
+}
+
 void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
   MutexLock lock(&mu_);
   events_.fetched = std::move(requests);

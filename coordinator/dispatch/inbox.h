@@ -22,8 +22,9 @@ struct DispatchEvents {
   std::vector<JobId> cancelled;
   // The answer to the one fetch under way.
   std::optional<absl::StatusOr<std::vector<Request>>> fetched;
-  bool reordered = false;  // what is not begun is to be given back
-  bool new_work = false;   // there may be requests to fetch
+  bool keep_tokens = false;  // what is known is to be stored now
+  bool reordered = false;    // what is not begun is to be given back
+  bool new_work = false;     // there may be requests to fetch
   std::vector<std::shared_ptr<PlanAnswer>> planned;  // answers to searches
 };
 
@@ -38,6 +39,7 @@ class Inbox : public WorkerEventSink {
   void NotifyWork();
   void Cancel(JobId job);
   void Reorder();
+  void KeepTokens();
   void PutFetched(absl::StatusOr<std::vector<Request>> requests);
   void PutPlanned(std::shared_ptr<PlanAnswer> answer);
   // Wakes the dispatcher without telling it anything.

@@ -14,9 +14,19 @@ SequenceState::SequenceState(Request request,
                              absl::Duration taken_at)
     : request_(std::move(request)),
       eos_tokens_(eos_tokens),
-      taken_at_(taken_at),
-      tokens_(request_.prompt),
-      scored_until_(static_cast<int32_t>(request_.prompt.size())) {
+      tokenizer_(tokenizer),
+      taken_at_(taken_at) {
+  const AnswerTokens known = std::exchange(request_.known, {});
+  Begin();
+  if (!known.tokens.empty() && !GoOnFrom(known)) Begin();
+  kept_ = answer_tokens();
+}
+
+void SequenceState::Begin() {
+  tokens_ = request_.prompt;
+  scored_until_ = static_cast<int32_t>(request_.prompt.size());
+  generation_ = Generation();
+  stop_.reset();
   if (request_.scores_prompt()) {
     scored_until_ = std::min(scored_until_, 1);
     generation_.prompt_scores.begin = 1;
@@ -24,9 +34,40 @@ SequenceState::SequenceState(Request request,
   }
   if (!request_.stop.empty()) {
     stop_ = std::make_unique<StopWatch>(
-        StopWatch{IncrementalDetokenizer(tokenizer, true, request_.prompt),
+        StopWatch{IncrementalDetokenizer(tokenizer_, true, request_.prompt),
                   StopStringMatcher(request_.stop), ""});
   }
+}
+
+bool SequenceState::GoOnFrom(const AnswerTokens& known) {
+  const bool logprobs = request_.sampling.logprobs >= 0;
+  if (logprobs && known.logprobs.size() != known.tokens.size()) return false;
+  for (size_t i = 0; i < known.tokens.size(); ++i) {
+    SampledToken token;
+    if (logprobs) token = known.logprobs[i];
+    token.token = known.tokens[i];
+    if (Append(std::move(token))) return false;
+  }
+  return true;
+}
+
+NewTokens SequenceState::TakeNewTokens() {
+  NewTokens taken = {request_.job, request_.index, kept_, {}};
+  taken.answer.tokens.assign(tokens_.end() - (answer_tokens() - kept_),
+                             tokens_.end());
+  if (request_.sampling.logprobs >= 0) {
+    taken.answer.logprobs.assign(generation_.logprobs.begin() + kept_,
+                                 generation_.logprobs.end());
+  }
+  kept_ = answer_tokens();
+  return taken;
+}
+
+Request SequenceState::TakeRequest() {
+  request_.known.tokens.assign(tokens_.begin() + request_.prompt.size(),
+                               tokens_.end());
+  request_.known.logprobs = std::move(generation_.logprobs);
+  return std::move(request_);
 }
 
 int32_t SequenceState::max_positions() const {

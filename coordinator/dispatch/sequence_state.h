@@ -19,7 +19,9 @@ namespace sluice {
 // it ends. Survives plan epochs. Thread-compatible.
 class SequenceState {
  public:
-  // `eos_tokens` and `tokenizer` must outlive the sequence.
+  // `eos_tokens` and `tokenizer` must outlive the sequence. It goes on from the
+  // request's known tokens; if these can't be its own, as it would have ended
+  // with them, it begins from its prompt.
   SequenceState(Request request, const absl::flat_hash_set<int32_t>* eos_tokens,
                 const Tokenizer* tokenizer, absl::Duration taken_at);
 
@@ -41,13 +43,18 @@ class SequenceState {
   void Fail(absl::Status status);
   void EndNow() { End(FinishReason::kLength); }
 
+  // Returns the tokens since the last call, and those that the request came
+  // with never: whoever stored these has them.
+  NewTokens TakeNewTokens();
+  bool has_new_tokens() const { return kept_ < answer_tokens(); }
+
   // The result, once ended. The sequence is of no use afterwards.
   FinishedRequest TakeFinished();
 
   const Request& request() const { return request_; }
-  // The request, of which nothing was computed. The sequence is of no use
-  // afterwards.
-  Request TakeRequest() { return std::move(request_); }
+  // The request as it came, of which nothing was computed since. The sequence
+  // is of no use afterwards.
+  Request TakeRequest();
   // Prompt and generated tokens.
   const std::vector<int32_t>& tokens() const { return tokens_; }
   // The number of tokens to be in the KV cache: all that predict something.
@@ -79,12 +86,19 @@ class SequenceState {
   };
 
   void End(FinishReason reason);
+  void Begin();
+  bool GoOnFrom(const AnswerTokens& known);
+  int32_t answer_tokens() const {
+    return static_cast<int32_t>(tokens_.size() - request_.prompt.size());
+  }
 
   Request request_;
   const absl::flat_hash_set<int32_t>* eos_tokens_;
+  const Tokenizer* tokenizer_;
   absl::Duration taken_at_;
   std::vector<int32_t> tokens_;
-  int32_t scored_until_;
+  int32_t scored_until_ = 0;
+  int32_t kept_ = 0;  // tokens of the answer that were taken to be stored
   Generation generation_;
   std::unique_ptr<StopWatch> stop_;
 };

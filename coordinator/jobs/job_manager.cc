@@ -91,6 +91,9 @@ JobManager::~JobManager() {
   writer_->Stop();
   MutexLock lock(&commit_mu_);
   StoreReports().IgnoreError();  // logged already
+  if (const absl::Status kept = StoreTokens(); !kept.ok()) {
+    LogError("tokens of unfinished requests are not saved: ", kept.message());
+  }
 }
 
 absl::Status JobManager::Open() {
@@ -118,6 +121,9 @@ absl::Status JobManager::Open() {
                    absl::StrCat("the coordinator started anew, with ",
                                 job.pending(), " requests to do"));
     LogInfo("job=", FormatJobId(job.id), " resumed, pending=", job.pending());
+    if (job.state == v1::JOB_STATE_IN_PROGRESS) {
+      SLUICE_RETURN_IF_ERROR(Resume(job));
+    }
   }
   for (const v1::JobState state :
        {v1::JOB_STATE_COMPLETED, v1::JOB_STATE_FAILED,
@@ -285,6 +291,12 @@ void JobManager::Abandon(JobId job) {
 
 // -- Handing out.
 
+int32_t JobManager::VocabSize() const {
+  const RequestParser::Options& model = options_.requests;
+  return model.model ? model.model->spec().vocab_size
+                     : model.tokenizer->vocab_size();
+}
+
 absl::Status JobManager::Restore(const LiveJobs::Cursor& cursor,
                                  StoredRequest stored, Request* out) const {
   Request& request = *out;
@@ -303,9 +315,7 @@ absl::Status JobManager::Restore(const LiveJobs::Cursor& cursor,
   SLUICE_RETURN_IF_ERROR(DecodeRequestParams(stored.params, &request));
   // The model directory may have changed since the request was checked.
   const RequestParser::Options& model = options_.requests;
-  const int32_t vocab_size = model.model ? model.model->spec().vocab_size
-                                         : model.tokenizer->vocab_size();
-  const auto out_of_range = [&](int32_t id) {
+  const auto out_of_range = [vocab_size = VocabSize()](int32_t id) {
     return id < 0 || id >= vocab_size;
   };
   bool fits =
@@ -345,11 +355,17 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
       if (taken.empty()) return rows.status();
       break;
     }
-    const int64_t next =
-        rows->empty() ? cursor->next_index : rows->back().index + 1;
+    const bool drained = rows->empty();
+    const int64_t next = drained ? cursor->next_index : rows->back().index + 1;
+    // Those with known tokens were handed out before.
+    const std::set<int64_t>& resumed = resumed_[cursor->job];
+    std::erase_if(*rows, [&](const StoredRequest& row) {
+      return resumed.contains(row.index);
+    });
     const auto count = static_cast<int64_t>(rows->size());
     // A job that was cancelled meanwhile gives nothing more.
-    if (!live_.Advance(cursor->job, next, count, rows->empty())) continue;
+    if (!live_.Advance(cursor->job, next, count, drained)) continue;
+    if (drained) resumed_.erase(cursor->job);
     for (StoredRequest& row : *rows) {
       Request request;
       absl::Status fits = Restore(*cursor, std::move(row), &request);
@@ -617,12 +633,18 @@ absl::StatusOr<bool> JobManager::DoBackgroundWork() {
     if (!stored.ok())
       LogWarning(stored.message());  // results are not stored, either
   }
+  absl::Status kept;
+  {
+    MutexLock lock(&commit_mu_);
+    kept = StoreTokens();
+  }
   SLUICE_RETURN_IF_ERROR(RemoveAbandoned());
   const absl::StatusOr<bool> cancelled = CancelSome();
   if (cancelled.ok() && *cancelled) return true;
   // On a full disk, purging makes room for cancelling.
   SLUICE_ASSIGN_OR_RETURN(const bool purged, store_->PurgeSome(kPurgeRows));
   if (purged) return true;
+  SLUICE_RETURN_IF_ERROR(kept);
   return cancelled;
 }
 

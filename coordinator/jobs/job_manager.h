@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -46,6 +47,9 @@ class JobManager : public RequestQueue, private ResultSink {
     RequestParser::Options requests;
     int64_t max_line_bytes = 16 << 20;
     int64_t max_requests_per_job = 100'000'000;
+    // What tokens depend on beside the request: those of unfinished requests
+    // that were kept with another one are not used.
+    std::string answer_key;
     // A longer result line becomes an error. Stores hold at most 1e9 bytes.
     int64_t max_result_bytes = 256 << 20;
     const Clock* clock = nullptr;  // both must outlive the manager
@@ -149,6 +153,8 @@ class JobManager : public RequestQueue, private ResultSink {
   absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(Request request, Generation generation) override;
   Backlog backlog() const override { return writer_->backlog(); }
+  void KeepTokens(std::vector<NewTokens> tokens) override;
+  bool keeping_tokens() const override;
   void ReportProgress(JobId job, const JobProgress& progress) override;
   void ReportPlan(const std::string& plan) override;
   void ReportModel(const ModelContent& model) override;
@@ -163,13 +169,26 @@ class JobManager : public RequestQueue, private ResultSink {
   // Called before the taker of requests ends: TakeRequests then no longer waits
   // for results to be stored, as it does while the disk is full.
   void BeginShutdown() { writer_->StopWaiting(); }
-  // Returns when all results completed so far are stored, or could not be.
-  void Flush() { writer_->Flush(); }
+  // Returns when all results and tokens that came so far are stored, or could
+  // not be.
+  void Flush();
+  // Requests without a result of which tokens are stored, and these.
+  struct Kept {
+    int64_t requests = 0;
+    int64_t tokens = 0;
+  };
+  absl::StatusOr<Kept> KeptTokens(const std::string& id);
 
  private:
   JobManager(Options options, std::unique_ptr<StateLock> lock);
 
   absl::Status Open();
+  // Hands the job's requests of which tokens are known to live_.
+  absl::Status Resume(const JobRecord& job);
+  // The request of this index with its known tokens; kDataLoss if it can't be
+  // or the tokens are not its own.
+  absl::StatusOr<Request> ResumedRequest(const JobRecord& job,
+                                         StoredProgress known);
   int64_t NowMicros() const;
   Listener listener() const;
   // The job that has the spec's request_id; kNotFound if none has,
@@ -182,6 +201,10 @@ class JobManager : public RequestQueue, private ResultSink {
   // Stores pending reports: the model, and the plan with the jobs in progress.
   // A plan that can't be stored is given up.
   absl::Status StoreReports() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
+  // Stores tokens that were taken; what can't be stored waits for the next
+  // time.
+  absl::Status StoreTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
+  int32_t VocabSize() const;
   // Fills `request`. kFailedPrecondition if it does not fit the model any more.
   absl::Status Restore(const LiveJobs::Cursor& cursor, StoredRequest stored,
                        Request* request) const;
@@ -210,7 +233,9 @@ class JobManager : public RequestQueue, private ResultSink {
   std::unique_ptr<JobStore> store_;
 
   Mutex commit_mu_;
-  Mutex take_mu_;       // one TakeRequests at a time
+  Mutex take_mu_;  // one TakeRequests at a time
+  // Requests that live_ got at the start, so that they are not read again.
+  std::map<JobId, std::set<int64_t>> resumed_ ABSL_GUARDED_BY(take_mu_);
   Mutex long_line_mu_;  // see JobUpload
 
   mutable Mutex mu_;  // held only briefly
@@ -219,6 +244,7 @@ class JobManager : public RequestQueue, private ResultSink {
   bool plan_stored_ ABSL_GUARDED_BY(mu_) = true;
   // The model of coming results until it is stored, which is before them.
   std::optional<ModelContent> model_ ABSL_GUARDED_BY(mu_);
+  std::vector<StoredProgress> tokens_ ABSL_GUARDED_BY(mu_);  // to be stored
   std::set<JobId> cancelling_ ABSL_GUARDED_BY(mu_);
   std::set<JobId> abandoned_ ABSL_GUARDED_BY(mu_);
 

@@ -97,6 +97,25 @@ void LiveJobs::Add(const JobRecord& job) {
   Tell(job.id, &live);
 }
 
+void LiveJobs::Return(Request request, Live* live) {
+  const int64_t left =
+      request.known.tokens.empty() ? INT64_MAX : request.left();
+  const int64_t index = request.index;
+  live->returned.try_emplace({left, index}, std::move(request));
+}
+
+void LiveJobs::AddBegun(JobId job, std::vector<Request> requests) {
+  MutexLock lock(&mu_);
+  Live* live = Get(job);
+  if (live == nullptr) return;
+  for (Request& request : requests) {
+    live->begun = true;
+    live->generated_before += std::ssize(request.known.tokens);
+    Return(std::move(request), live);
+  }
+  SampleJob(live, true);
+}
+
 void LiveJobs::SetRunnable(const Live& live) {
   const JobRecord& job = live.record;
   if (job.state == v1::JOB_STATE_IN_PROGRESS && job.model == served_model_ &&
@@ -324,8 +343,7 @@ void LiveJobs::GiveBack(std::vector<Request> requests) {
     if (live == nullptr || live->record.state != v1::JOB_STATE_IN_PROGRESS) {
       continue;
     }
-    const int64_t index = request.index;
-    live->returned.try_emplace(index, std::move(request));
+    Return(std::move(request), live);
     SetWaiting(live, live->waiting + 1);
     SetRunnable(*live);
   }
@@ -337,8 +355,7 @@ bool LiveJobs::GoesBefore(JobId job) const {
   if (it == live_.end()) return false;
   return std::any_of(live_.begin(), live_.end(), [&](const auto& other) {
     const Live& live = other.second;
-    return live.record.priority < it->second.record.priority &&
-           live.next_index > 0 &&
+    return live.record.priority < it->second.record.priority && Begun(live) &&
            live.record.state == v1::JOB_STATE_IN_PROGRESS;
   });
 }
@@ -552,7 +569,7 @@ bool LiveJobs::AnyBegun() const {
   return std::any_of(live_.begin(), live_.end(), [](const auto& entry) {
     const Live& live = entry.second;
     return live.record.state == v1::JOB_STATE_IN_PROGRESS &&
-           (live.next_index > 0 || live.record.completed > 0);
+           (Begun(live) || live.record.completed > 0);
   });
 }
 

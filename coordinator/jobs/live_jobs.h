@@ -36,6 +36,8 @@ class LiveJobs {
 
   // Adds a job that was published or found at start-up.
   void Add(const JobRecord& job);
+  // Adds requests of a live job that have known tokens, to be handed out first.
+  void AddBegun(JobId job, std::vector<Request> requests);
   // Updates a changed job; an ended one is no longer live.
   void Update(const JobRecord& job);
   // Counts ended jobs found at start-up (`count` of them) or deleted (-1).
@@ -62,8 +64,8 @@ class LiveJobs {
   };
   // The job whose requests are handed out next.
   std::optional<Cursor> NextRunnable() const;
-  // Requests of this job that were handed out, and given back: at most `max`,
-  // in their order.
+  // Requests of this job that have known tokens, or were handed out and given
+  // back: at most `max`, in the order of RequestQueue::TakeRequests.
   std::vector<Request> TakeReturned(JobId job, size_t max);
   // Takes back requests that nobody has begun. Those of a job that does not
   // run any more are dropped: it has ended, or ends them itself.
@@ -118,14 +120,18 @@ class LiveJobs {
   struct Live {
     JobRecord record;
     int64_t next_index = 0;
-    int64_t waiting = 0;                  // requests not handed out
-    bool drained = false;                 // all in the store were handed out
-    std::map<int64_t, Request> returned;  // by index
-    int64_t queued = 0;                   // results on their way to the store
+    int64_t waiting = 0;   // requests not handed out
+    bool drained = false;  // all in the store were handed out
+    bool begun = false;    // an earlier process knew tokens of some
+    // By the tokens that are left (of all that have no known tokens, as many),
+    // then by index.
+    std::map<std::pair<int64_t, int64_t>, Request> returned;
+    int64_t queued = 0;  // results on their way to the store
     int64_t running = 0;
     int64_t generated = 0;
     int64_t prefilled = 0;
-    // Tokens of answers that existed when the job became live.
+    // Tokens of answers that existed when the job became live, and those known
+    // of other requests.
     int64_t prompt_before = 0, generated_before = 0;
     int64_t replays = 0;  // not stored yet
     bool dirty = false;   // changed since told_at
@@ -148,6 +154,11 @@ class LiveJobs {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   double RateLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   static std::pair<int64_t, JobId> RunKey(const JobRecord& record);
+  // Whether requests of the job were handed out, by this process or another.
+  static bool Begun(const Live& live) {
+    return live.next_index > 0 || live.begun;
+  }
+  static void Return(Request request, Live* live);
   // Puts the job among the runnable ones if it is one, or takes it out.
   // REQUIRES: its record is the same as when it was put there.
   void SetRunnable(const Live& live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/step_plan.h"
 #include "common/types.h"
 #include "sluice/v1/jobs.pb.h"
 
@@ -58,6 +59,24 @@ struct StoredRequest {
   std::string params;  // opaque to the store
   // Whether it is not what was stored. Set by reading.
   bool damaged = false;
+};
+
+// Tokens of the answer of a request without a result.
+struct StoredProgress {
+  JobId job;
+  int64_t index = 0;
+  int32_t begin = 0;  // tokens of the answer before these
+  std::vector<int32_t> tokens;
+  std::vector<SampledToken> logprobs;  // parallel, if the request asked for any
+};
+
+// What is known of a job's requests without a result.
+struct ReadProgress {
+  std::vector<StoredProgress> requests;  // by index; begin is 0
+  // Rows of the log that can't be used: changed by the disk, or written where
+  // answers depend on other things.
+  int64_t damaged = 0;
+  int64_t foreign = 0;
 };
 
 // A result as it is read.

@@ -6,6 +6,7 @@
 //   requests  those without a result: what is pending is what is here
 //   results   (job, idx) is unique, and a row only comes in when its request
 //             goes out (or was never one: a bad line)
+//   progress  known tokens of requests without a result; see ProgressLog
 //
 //   accepted  how many jobs ever were published
 //
@@ -17,16 +18,15 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <initializer_list>
 #include <map>
 #include <system_error>
 #include <utility>
 
-#include "common/content_hash.h"
 #include "common/host/logging.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
+#include "coordinator/store/row_sum.h"
 #include "coordinator/store/sqlite_schema.h"
 
 namespace sluice {
@@ -58,27 +58,6 @@ absl::Status NoJob(JobId job) { return NotFound("no job job_", job.value()); }
 std::string RequestKey(const std::string& tenant,
                        const std::string& request_id) {
   return tenant.empty() ? request_id : absl::StrCat(tenant, "\x1f", request_id);
-}
-
-// The checksum of a row: of its place, which could be mistaken, and its parts.
-// Never null's, 0.
-int64_t RowSum(JobId job, int64_t index,
-               std::initializer_list<absl::string_view> parts) {
-  ContentHash hash;
-  const auto add_number = [&](int64_t number) {
-    char bytes[sizeof(number)];
-    std::memcpy(bytes, &number, sizeof(number));
-    hash.Add(absl::string_view(bytes, sizeof(bytes)));
-  };
-  add_number(job.value());
-  add_number(index);
-  for (const absl::string_view part : parts) {
-    add_number(static_cast<int64_t>(part.size()));
-    hash.Add(part);
-  }
-  int64_t sum;
-  std::memcpy(&sum, hash.Bytes().data(), sizeof(sum));
-  return sum == 0 ? 1 : sum;
 }
 
 // Rows of earlier versions have no checksum: null, which reads as 0.
@@ -201,6 +180,7 @@ absl::Status JobStore::Initialize() {
       reader_->Exec("PRAGMA cache_size=-8192; PRAGMA query_only=ON;"
                     "PRAGMA trusted_schema=OFF;"));
   SLUICE_RETURN_IF_ERROR(PrepareStatements());
+  SLUICE_ASSIGN_OR_RETURN(progress_, ProgressLog::Create(writer_.get()));
   WriteAccepted();
   reserve_.Fill();
   // The directory is synced, so that the file's name survives, too.
@@ -669,6 +649,9 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
     write_.job.Bind(1, job.value());
     auto record = ReadOneJob(write_.job, NoJob(job));
     if (record.ok()) {
+      if (record->pending() == 0) {
+        SLUICE_RETURN_IF_ERROR(progress_->Forget(job));
+      }
       commit.jobs.push_back(*std::move(record));
     } else if (!absl::IsNotFound(record.status())) {
       return record.status();
@@ -676,6 +659,28 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
   }
   SLUICE_RETURN_IF_ERROR(CommitTimed(transaction));
   return commit;
+}
+
+absl::Status JobStore::AddProgress(absl::string_view key,
+                                   absl::Span<const StoredProgress> progress) {
+  MutexLock lock(&write_mu_);
+  SqliteTransaction transaction(writer_.get());
+  SLUICE_RETURN_IF_ERROR(transaction.Begin());
+  SLUICE_RETURN_IF_ERROR(progress_->Append(key, progress));
+  return CommitTimed(transaction);
+}
+
+absl::StatusOr<ReadProgress> JobStore::TakeProgress(JobId job,
+                                                    absl::string_view key) {
+  MutexLock lock(&write_mu_);
+  SLUICE_ASSIGN_OR_RETURN(ReadProgress read, progress_->Read(job, key));
+  if (read.foreign > 0) {
+    SLUICE_RETURN_IF_ERROR(
+        ChangeOnAnyDisk([&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_) {
+          return progress_->RemoveForeign(job, key);
+        }));
+  }
+  return read;
 }
 
 absl::StatusOr<std::vector<StoredLine>> JobStore::ReadResults(

@@ -17,6 +17,7 @@
 #include "common/types.h"
 #include "coordinator/store/accepted_jobs.h"
 #include "coordinator/store/job_record.h"
+#include "coordinator/store/progress_log.h"
 #include "coordinator/store/space_reserve.h"
 #include "coordinator/store/sqlite_db.h"
 
@@ -25,7 +26,8 @@ namespace sluice {
 // Keeps jobs, their requests and their results. Acknowledged changes survive a
 // crash of the process or the machine. A result takes its request's place in
 // one transaction, so that a request has exactly one result, ever. Requests and
-// results have checksums: what a disk has changed is told as damaged.
+// results have checksums: what a disk has changed is told as damaged. Of a
+// request without a result, tokens that are known can be kept.
 //
 // Errors: kResourceExhausted when the disk is full, kDataLoss when the store is
 // damaged, kUnavailable when it is busy; a call that failed changed nothing and
@@ -112,6 +114,17 @@ class JobStore {
   absl::StatusOr<std::vector<StoredLine>> ReadErrors(JobId job, int64_t from,
                                                      int64_t limit);
 
+  // -- Tokens of requests without a result. `key` says what they depend on
+  // beside the request; what another key wrote is never read.
+
+  // Adds to what is known of requests, in one transaction. A request that has
+  // its result, and a job that is not IN_PROGRESS, need none.
+  absl::Status AddProgress(absl::string_view key,
+                           absl::Span<const StoredProgress> progress);
+  // Returns what is known of the job's requests without a result, and drops
+  // what other keys wrote.
+  absl::StatusOr<ReadProgress> TakeProgress(JobId job, absl::string_view key);
+
  private:
   JobStore(const std::filesystem::path& path, Histogram* commit_seconds);
 
@@ -153,6 +166,7 @@ class JobStore {
   int64_t accepted_ ABSL_GUARDED_BY(write_mu_) = 0;
   bool purged_ ABSL_GUARDED_BY(write_mu_) = false;  // and is not finished
   std::unique_ptr<SqliteDb> writer_ ABSL_GUARDED_BY(write_mu_);
+  std::unique_ptr<ProgressLog> progress_ ABSL_GUARDED_BY(write_mu_);
   struct {
     SqliteStatement create_job, publish_job, count_accepted, job, cancel_job,
         delete_job, delete_unpublished, find_deleted, forget_job, set_plan,

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-constexpr int64_t kSchemaVersion = 6;
+constexpr int64_t kSchemaVersion = 7;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE jobs(
@@ -57,6 +57,13 @@ CREATE TABLE results(
   sum INTEGER,
   PRIMARY KEY(job, idx)) WITHOUT ROWID;
 CREATE INDEX failed_results ON results(job, idx) WHERE is_error = 1;
+CREATE TABLE progress(
+  job INTEGER NOT NULL,
+  part INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  data BLOB NOT NULL,
+  sum INTEGER NOT NULL,
+  PRIMARY KEY(job, part)) WITHOUT ROWID;
 CREATE TABLE accepted(jobs INTEGER NOT NULL);
 INSERT INTO accepted VALUES(0);
 )";
@@ -111,6 +118,14 @@ ALTER TABLE requests ADD COLUMN sum INTEGER;
 ALTER TABLE results ADD COLUMN sum INTEGER)",
      CopyPriorities},
     {6, "CREATE INDEX failed_results ON results(job, idx) WHERE is_error = 1"},
+    {7, R"(
+CREATE TABLE IF NOT EXISTS progress(
+  job INTEGER NOT NULL,
+  part INTEGER NOT NULL,
+  key TEXT NOT NULL,
+  data BLOB NOT NULL,
+  sum INTEGER NOT NULL,
+  PRIMARY KEY(job, part)) WITHOUT ROWID)"},
 };
 static_assert(kMigrations[std::size(kMigrations) - 1].version ==
               kSchemaVersion);

@@ -19,6 +19,17 @@ CLI::Option* CoordinatorFlags::AddGenerationConfig(CLI::App* app) {
       ->capture_default_str();
 }
 
+CLI::Option* CoordinatorFlags::AddKeepInterval(CLI::App* app) {
+  return app
+      ->add_option("--keep-interval", keep_interval,
+                   "seconds after which the tokens of unfinished answers are "
+                   "stored again: kill -9 loses what came since, Ctrl-C and "
+                   "SIGTERM nothing")
+      ->check(CLI::Range(0.01, 1e6))
+      ->capture_default_str()
+      ->type_name("SECONDS");
+}
+
 CLI::Option* CoordinatorFlags::AddLinkDType(CLI::App* app) {
   return app
       ->add_option_function<std::string>(
@@ -105,6 +116,7 @@ absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read() const {
     return InvalidArgument("--replicas ", replicas, " is no number");
   }
   read.refill = !no_refill;
+  read.keep_interval = absl::Seconds(keep_interval);
   read.kv_by_need = !reserve_kv;
   return read;
 }

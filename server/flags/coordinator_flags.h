@@ -17,8 +17,10 @@ struct CoordinatorFlags {
   std::string plan = "off", split = "even", generation_config = "auto";
   std::string replicas = "1";
   bool no_refill = false, reserve_kv = false;
+  double keep_interval = 60;  // seconds
 
   CLI::Option* AddGenerationConfig(CLI::App* app);
+  CLI::Option* AddKeepInterval(CLI::App* app);
   CLI::Option* AddLinkDType(CLI::App* app);
   CLI::Option* AddMaxModelLen(CLI::App* app);
   CLI::Option* AddMaxStepTokens(CLI::App* app, const std::string& aliases = "");

@@ -62,6 +62,49 @@ def test_coordinator_killed_at_ten_random_moments():
                      lambda count: kill_coordinator_ten_times(count, rng))
 
 
+def test_a_restarted_coordinator_goes_on_from_the_tokens_that_it_knew():
+    """Requests that end together, and late: no answer is made between restarts."""
+    lines = []
+    for i in range(16):
+        body = {"prompt": harness.PROMPTS[i % len(harness.PROMPTS)], "max_tokens": 400,
+                "ignore_eos": True, "seed": i, "temperature": 0.9 if i % 2 else 0}
+        if i % 3 == 0:
+            body.update(logprobs=2, echo=i % 2 == 0)
+        if i % 3 == 1:
+            body["stop"] = ["never in it"]
+        lines.append(json.dumps({"custom_id": f"r{i}", "method": "POST",
+                                 "url": "/v1/completions", "body": body}))
+    expected = undisturbed(lines, "--gbs", "16")
+    with harness.Cluster(LLAMA, workers=2, coordinator_flags=(
+            "--gbs", "16", "--keep-interval", "0.05")) as cluster:
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        known = 0
+        for round in range(6):
+            # What the job has after the restart is kept; more must come before the next one.
+            def more():
+                state = cluster.status(job)
+                return state["status"] == "completed" or state["processed_tokens"] > known + 1500
+            harness.wait_for(more, "more tokens", 120)
+            if cluster.status(job)["status"] == "completed":
+                break
+            if round % 2:
+                cluster.coordinator.kill9()
+            else:
+                cluster.coordinator.close()
+            cluster.start_coordinator()
+            state = cluster.status(job)
+            assert state["request_counts"]["completed"] == 0 or known > 0, state
+            log = cluster.coordinator.log()
+            assert "known_tokens=" in log, log
+            assert state["processed_tokens"] > known, (state, known)
+            known = state["processed_tokens"]
+        state = cluster.wait_for_end(job, 300)
+        assert state["status"] == "completed", state
+        check_results(cluster, job, lines, expected)
+
+
 def test_coordinator_killed_while_a_job_is_uploaded():
     lines = harness.mixed_requests(20000, max_tokens=8)
     rng = random.Random(7)

@@ -46,9 +46,10 @@ class Place:
 
     def start(self, *flags, output=None, model=LLAMA):
         environment = {**os.environ, "TMPDIR": self.tmp}
+        own = FLAGS[:FLAGS.index("--gbs")] if "--gbs" in flags else FLAGS
         return subprocess.Popen(
             [os.path.join(harness.BIN, "sluice"), "run", "--model", model, "-i", self.input,
-             "-o", output or self.output, *FLAGS, *flags],
+             "-o", output or self.output, *own, *flags],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=environment)
 
@@ -178,6 +179,97 @@ def test_a_signal_ends_it_in_order_and_the_same_command_goes_on():
         place.run("-q", output=place.path("whole.jsonl"))
         assert without_time(place.output) == without_time(place.path("whole.jsonl"))
         assert os.listdir(place.tmp) == []
+
+
+def long_requests(count, tokens):
+    """Requests of all kinds that end together, and late."""
+    lines = []
+    for i in range(count):
+        body = {"prompt": harness.PROMPTS[i % len(harness.PROMPTS)], "max_tokens": tokens,
+                "ignore_eos": True, "seed": i, "temperature": 0.9 if i % 2 else 0}
+        if i % 3 == 0:
+            body.update(logprobs=2, echo=i % 2 == 0)
+        if i % 3 == 1:
+            body["stop"] = ["never in it", "nor this"]
+        if i % 5 == 2:
+            body.update(presence_penalty=0.5, repetition_penalty=1.2)
+        lines.append(json.dumps({"custom_id": f"r{i}", "method": "POST", "url": "/v1/completions",
+                                 "body": body}))
+    return lines
+
+
+def kept_tokens(place):
+    """The bytes of tokens of unfinished requests in the store."""
+    copy = tempfile.mkdtemp(dir=place.dir)
+    try:
+        for name in ("sluice.db", "sluice.db-wal"):
+            source = os.path.join(place.state, name)
+            if os.path.exists(source):
+                shutil.copy(source, copy)
+        with sqlite3.connect(os.path.join(copy, "sluice.db")) as db:
+            return db.execute("SELECT ifnull(sum(length(data)), 0) FROM progress").fetchone()[0]
+    except (sqlite3.Error, FileNotFoundError):
+        return 0  # there is none, or it was copied in the middle of a change
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def stop_in_slots(place, flags, end):
+    """Runs the job, ended by `end` whenever some more tokens are in the store (a slot of time in which
+    no answer need be made), until it is done; returns what the runs said."""
+    said, before = [], 0
+    for _ in range(40):
+        process = place.start(*flags)
+        while process.poll() is None and kept_tokens(place) < before + 8000:
+            time.sleep(0.02)
+        end(process)
+        _, err = process.communicate(timeout=120 * harness.SLOW)
+        said.append(err)
+        if process.returncode == 0:
+            return said
+        before = kept_tokens(place)
+    raise AssertionError(f"no end after 40 slots: {said[-1]}")
+
+
+def test_a_run_in_slots_goes_on_though_no_answer_ends_in_any():
+    count, tokens = 16, 400
+    for number in (signal.SIGKILL, signal.SIGINT):
+        with Place() as place:
+            place.write(long_requests(count, tokens))
+            place.run("-q", "--gbs", "16", output=place.path("whole.jsonl"))
+
+            def end(process, number=number):
+                if number == signal.SIGKILL:
+                    process.kill()
+                else:
+                    process.send_signal(number)
+
+            said = stop_in_slots(place, ("--gbs", "16", "--keep-interval", "0.05"), end)
+            assert without_time(place.output) == without_time(place.path("whole.jsonl"))
+            resumed = [line for err in said for line in err.splitlines()
+                       if line.startswith("resuming: ")]
+            assert resumed and " tokens of 16 more" in resumed[0], said
+            if number == signal.SIGINT:
+                assert f"stopped: 0 of {count} answers are kept in {place.state}; run the same " \
+                       "command again to go on; of 16 more, " in said[0], said[0]
+            print(f"  {len(said)} slots by signal {number.name}: {resumed}")
+
+
+def test_tokens_of_other_options_are_not_used():
+    with Place() as place:
+        place.write(long_requests(16, 300))
+        flags = ("--gbs", "16", "--keep-interval", "0.05")
+        process = place.start(*flags)
+        harness.wait_for(lambda: kept_tokens(place) > 0, "tokens in the store", 120)
+        process.kill()
+        process.communicate()
+        # What the disk changed is dropped with a word.
+        with sqlite3.connect(os.path.join(place.state, "sluice.db")) as db:
+            db.execute("UPDATE progress SET data = zeroblob(length(data))")
+        _, err = place.run(*flags)
+        assert "are damaged, and are dropped" in err, err
+        place.run("-q", "--gbs", "16", output=place.path("whole.jsonl"))
+        assert without_time(place.output) == without_time(place.path("whole.jsonl"))
 
 
 def test_a_pipe_is_read_once_and_a_signal_while_it_waits_leaves_nothing():

@@ -91,6 +91,7 @@ class Runner {
   absl::Status FindJob();
   absl::Status CreateJob();
   absl::Status Compute();
+  JobManager::Kept KeptTokens();
   absl::Status Explain(absl::Status status);
   absl::Status Report();
   // What is printed if the process is ended at once.
@@ -201,7 +202,12 @@ absl::Status Runner::CreateJob() {
   const v1::RequestCounts& counts = first_.counts();
   if (found) {
     std::cerr << "resuming: " << counts.completed() + counts.failed() << " of "
-              << counts.total() << " answers are there\n";
+              << counts.total() << " answers are there";
+    if (const JobManager::Kept kept = KeptTokens(); kept.requests > 0) {
+      std::cerr << ", and " << kept.tokens << " tokens of " << kept.requests
+                << " more";
+    }
+    std::cerr << "\n";
   }
   if (const std::string text = DefaultMaxTokensText(first_);
       !text.empty() && !IsTerminal(first_.state())) {
@@ -234,6 +240,15 @@ absl::Status Runner::Compute() {
   return files_->Commit();
 }
 
+// The tokens of requests without an answer that are stored.
+JobManager::Kept Runner::KeptTokens() {
+  if (first_.id().empty()) return {};
+  return cluster_->coordinator()
+      .jobs()
+      .KeptTokens(first_.id())
+      .value_or(JobManager::Kept());
+}
+
 // Ends an unfinished run, and adds to `status` what is kept of it.
 absl::Status Runner::Explain(absl::Status status) {
   cluster_->Close();
@@ -246,7 +261,7 @@ absl::Status Runner::Explain(absl::Status status) {
     if (!state_->durable() && (!job.ok() || job->counts().completed() > 0)) {
       files_->Commit().IgnoreError();  // whole lines
     }
-    const std::string kept = state_->OnStopped(job);
+    const std::string kept = state_->OnStopped(job, KeptTokens());
     status = stopped ? absl::CancelledError(absl::StrCat("stopped: ", kept))
                      : absl::Status(status.code(),
                                     absl::StrCat(status.message(), "; ", kept));
@@ -358,11 +373,12 @@ void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
                 "begin anew, and give up the answers that an earlier run with "
                 "this output left");
   flags->cluster.coordinator.AddGenerationConfig(cmd);
+  flags->cluster.coordinator.AddKeepInterval(cmd);
   cmd->add_flag("-q,--quiet", flags->quiet, "no progress");
   cmd->footer(
       "A run that was stopped or killed goes on where it was when the same\n"
-      "command is given again: until the output is whole, answers are kept in\n"
-      "OUTPUT.sluice (or --state-dir).\n"
+      "command is given again: until the output is whole, answers, and the\n"
+      "tokens of unfinished ones, are kept in OUTPUT.sluice (or --state-dir).\n"
       "Examples:\n"
       "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
       "  sluice run --model ./llama -i prompts.txt -o - --max-tokens 32\n"

@@ -405,8 +405,9 @@ absl::Status RunState::OnJobCreated() {
   return absl::OkStatus();
 }
 
-std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job) {
-  if (job.ok() && job->counts().completed() == 0) {
+std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job,
+                                const JobManager::Kept& begun) {
+  if (job.ok() && job->counts().completed() == 0 && begun.requests == 0) {
     has_job_ = false;  // nothing of it is worth keeping
     return "nothing was answered yet";
   }
@@ -417,11 +418,18 @@ std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job) {
         "how much was answered can't be found out: ", job.status().message());
     return temporary_ ? unknown : absl::StrCat(unknown, "; all of it is ", on);
   }
-  return absl::StrCat(job->counts().completed() + job->counts().failed(),
-                      " of ", job->counts().total(), " answers are ",
-                      temporary_ ? "there, and none is kept: with a file as "
-                                   "--output they would be"
-                                 : on);
+  const std::string answers =
+      absl::StrCat(job->counts().completed() + job->counts().failed(), " of ",
+                   job->counts().total(), " answers are ");
+  if (temporary_) {
+    return absl::StrCat(answers,
+                        "there, and none is kept: with a file as --output they "
+                        "would be");
+  }
+  if (begun.requests == 0) return absl::StrCat(answers, on);
+  return absl::StrCat(answers, on, "; of ", begun.requests,
+                      begun.requests == 1 ? " more request, " : " more, ",
+                      begun.tokens, " tokens are kept, too");
 }
 
 absl::Status RunState::Finish() {

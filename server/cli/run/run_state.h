@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/host/stop_signals.h"
+#include "coordinator/jobs/job_manager.h"
 #include "server/cli/jobs/input_stream.h"
 #include "server/cli/jobs/output_file.h"
 #include "sluice/v1/jobs.pb.h"
@@ -79,9 +80,12 @@ class RunState {
   // changed since Open.
   absl::Status OnJobCreated();
   // Called when the run ends before its job; returns what is kept. `job` is the
-  // job's state, empty if there is no job, or an error if it is unknown. A job
-  // known to have no answers is not kept, unless it existed before.
-  std::string OnStopped(const absl::StatusOr<v1::Job>& job);
+  // job's state, empty if there is no job, or an error if it is unknown;
+  // `begun` says which tokens of requests without an answer are stored. A job
+  // known to have neither answers nor tokens is not kept, unless it existed
+  // before.
+  std::string OnStopped(const absl::StatusOr<v1::Job>& job,
+                        const JobManager::Kept& begun = {});
   // Called when the output is complete: removes the directory, or, if the user
   // named it, records that its job has ended.
   absl::Status Finish();

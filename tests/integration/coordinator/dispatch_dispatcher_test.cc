@@ -555,6 +555,48 @@ TEST_F(DispatcherTest, ShutdownLeavesRequestsWithoutResults) {
   dispatcher_->Cancel(JobId(1));
 }
 
+// All kinds of requests, with a dispatcher that is ended again and again; each
+// begins from the tokens that the ones before gave to the queue.
+TEST_F(DispatcherTest, GoesOnFromTheTokensThatWereKept) {
+  Start(HashModel(40), /*kv_pages=*/400);
+  const std::vector<Request> requests = AddRequests(1, 60, 4);
+  for (int run = 1; run <= 3; ++run) {
+    AddWorker("a");
+    queue_.WaitForTokens(100 * run);
+    dispatcher_->KeepTokens();
+    Stop();
+    dispatcher_->KeepTokens();  // does not wait for ever
+    workers_.clear();
+    EXPECT_THAT(pipeline_->violations(), IsEmpty());
+    const auto results = queue_.results();
+    const auto known = queue_.kept();
+    std::vector<Request> left;
+    for (Request request : requests) {
+      const std::pair key = {request.job.value(), request.index};
+      if (results.contains(key)) continue;
+      if (const auto it = known.find(key); it != known.end()) {
+        request.known = it->second;
+      }
+      left.push_back(std::move(request));
+    }
+    EXPECT_FALSE(known.empty());
+    queue_.Replace(std::move(left));
+    Start(HashModel(40), /*kv_pages=*/400);
+    dispatcher_->NotifyWork();
+  }
+  AddWorker("a");
+  queue_.WaitForResults(60);
+  ExpectResults(requests);
+}
+
+TEST_F(DispatcherTest, GivesNewTokensToTheQueueFromTimeToTime) {
+  options_.keep_interval = absl::Milliseconds(1);
+  Start(HashModel(1000));
+  AddRequests(1, 100, 3);
+  AddWorker("a");
+  queue_.WaitForKept(20);
+}
+
 TEST_F(DispatcherTest, RefusesIncompleteOptions) {
   Dispatcher::Options options = options_;
   options.queue = nullptr;

@@ -310,6 +310,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                          "ALTER TABLE jobs DROP COLUMN priority;"
                          "ALTER TABLE requests DROP COLUMN sum;"
                          "ALTER TABLE results DROP COLUMN sum;"
+                         "DROP TABLE progress;"
                          "DROP TABLE accepted;"
                          "DROP INDEX failed_results;"
                          "PRAGMA user_version=1")
@@ -329,6 +330,9 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   const auto requests = (*store)->ReadRequests(job.id, 0, 10);
   ASSERT_TRUE(requests.ok()) << requests.status();
   EXPECT_FALSE((*requests)[0].damaged);
+  const StoredProgress progress = {job.id, 0, 0, {4}, {}};
+  ASSERT_TRUE((*store)->AddProgress("", {&progress, 1}).ok());
+  EXPECT_EQ((*store)->TakeProgress(job.id, "")->requests.size(), 1u);
 }
 
 TEST_F(StoreTest, TenantsHaveRequestIdsAndListsOfTheirOwn) {

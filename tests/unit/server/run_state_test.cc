@@ -304,6 +304,25 @@ TEST_F(RunStateTest, OnlyAJobThatIsKnownToHaveNoAnswersIsDropped) {
   EXPECT_TRUE(fs::exists(store));
 }
 
+TEST_F(RunStateTest, AJobWithTokensIsKeptThoughItHasNoAnswer) {
+  const fs::path store = dir_ / "out.sluice" / "sluice.db";
+  v1::Job job;
+  job.set_id("job_1");
+  job.mutable_counts()->set_total(3);
+  {
+    auto state = Open();
+    ASSERT_TRUE(state.ok()) << state.status();
+    std::ofstream(store) << "store";
+    ASSERT_TRUE((*state)->OnJobCreated().ok());
+    EXPECT_EQ((*state)->OnStopped(job, {.requests = 2, .tokens = 17}),
+              absl::StrCat("0 of 3 answers are kept in ",
+                           (dir_ / "out.sluice").string(),
+                           "; run the same command again to go on; of 2 more, "
+                           "17 tokens are kept, too"));
+  }
+  EXPECT_TRUE(fs::exists(store));
+}
+
 TEST_F(RunStateTest, ANamedDirectoryIsKeptAndServesOneRunAfterTheOther) {
   options_.state_dir = (dir_ / "state").string();
   RunAndBeKilled();

@@ -115,5 +115,80 @@ TEST_F(SequenceStateTest, IsAdmittedWithItsOriginalPrompt) {
   EXPECT_EQ(sequence.known_tokens(), 4);
 }
 
+// The begin of an answer as an earlier process leaves it.
+Request Resumed(Request request, SequenceState* before) {
+  NewTokens known = before->TakeNewTokens();
+  EXPECT_EQ(known.begin, 0);
+  EXPECT_FALSE(before->has_new_tokens());
+  request.known = std::move(known.answer);
+  return request;
+}
+
+TEST_F(SequenceStateTest, GoesOnFromAnyTokenAsIfNothingHadHappened) {
+  const Model model = ScriptModel(1, "abENDx");
+  for (const bool stops : {false, true}) {
+    Request request = MakeRequest(1, 0, "Q", 6);
+    request.sampling.logprobs = 0;
+    if (stops) request.stop = {"zz", "END"};
+    const FinishedRequest whole = Run(Make(request), model);
+    for (int known = 0; known < (stops ? 5 : 6); ++known) {
+      SequenceState before = Make(request);
+      SampledToken token;
+      for (int i = 0; i < known; ++i) {
+        token.token = model(0, before.tokens());
+        token.logprob = -static_cast<float>(token.token);
+        ASSERT_FALSE(before.Append(token));
+      }
+      SequenceState after = Make(Resumed(request, &before));
+      EXPECT_FALSE(after.has_new_tokens());
+      EXPECT_EQ(after.known_tokens(), 1 + known);
+      const FinishedRequest f = Run(std::move(after), model);
+      EXPECT_EQ(f.generation.tokens, whole.generation.tokens);
+      EXPECT_EQ(f.generation.text, whole.generation.text);
+      EXPECT_EQ(f.generation.generated, whole.generation.generated);
+      EXPECT_EQ(f.generation.finish_reason, whole.generation.finish_reason);
+      ASSERT_EQ(f.generation.logprobs.size(), whole.generation.logprobs.size());
+      for (size_t i = 0; i < f.generation.logprobs.size(); ++i) {
+        EXPECT_EQ(f.generation.logprobs[i].token,
+                  whole.generation.logprobs[i].token);
+        EXPECT_EQ(f.generation.logprobs[i].logprob,
+                  whole.generation.logprobs[i].logprob);
+      }
+    }
+  }
+}
+
+TEST_F(SequenceStateTest, BeginsAnewFromTokensThatWouldHaveEndedIt) {
+  Request request = MakeRequest(1, 0, "Q", 4);
+  request.stop = {"b"};
+  for (const std::vector<int32_t>& known : {std::vector<int32_t>{'a', 'b'},
+                                            {FakeTokenizer::kAsciiEos, 'a'},
+                                            {'a', 'a', 'a', 'a'},
+                                            {'a', -1}}) {
+    request.known.tokens = known;
+    SequenceState sequence = Make(request);
+    EXPECT_EQ(sequence.known_tokens(), 1);
+    SampledToken token;
+    token.token = 'c';
+    ASSERT_FALSE(sequence.Append(token));
+    const NewTokens tokens = sequence.TakeNewTokens();
+    EXPECT_EQ(tokens.begin, 0);  // replaces what was stored
+    EXPECT_EQ(tokens.answer.tokens, std::vector<int32_t>{'c'});
+  }
+}
+
+TEST_F(SequenceStateTest, IsGivenBackWithTheTokensThatItCameWith) {
+  Request request = MakeRequest(1, 0, "Q", 9);
+  request.sampling.logprobs = 0;
+  request.known.tokens = {'a', 'b'};
+  request.known.logprobs.resize(2);
+  request.known.logprobs[1].logprob = -3;
+  const Request back = Make(request).TakeRequest();
+  EXPECT_EQ(back.prompt, request.prompt);
+  EXPECT_EQ(back.known.tokens, request.known.tokens);
+  ASSERT_EQ(back.known.logprobs.size(), 2u);
+  EXPECT_EQ(back.known.logprobs[1].logprob, -3);
+}
+
 }  // namespace
 }  // namespace sluice

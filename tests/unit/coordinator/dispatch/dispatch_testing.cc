@@ -83,6 +83,14 @@ void MemoryQueue::Add(std::vector<Request> requests) {
   waiting_.insert(waiting_.begin(), requests.rbegin(), requests.rend());
 }
 
+void MemoryQueue::Replace(std::vector<Request> requests) {
+  {
+    MutexLock lock(&mu_);
+    waiting_.clear();
+  }
+  Add(std::move(requests));
+}
+
 void MemoryQueue::GiveBack(std::vector<Request> requests) {
   MutexLock lock(&mu_);
   returned_ += requests.size();
@@ -144,6 +152,31 @@ void MemoryQueue::Complete(Request request, Generation generation) {
                          .second;
   if (!first) ++doubled_;
   changed_.NotifyAll();
+}
+
+void MemoryQueue::KeepTokens(std::vector<NewTokens> tokens) {
+  MutexLock lock(&mu_);
+  for (NewTokens& more : tokens) {
+    AnswerTokens& all = kept_[{more.job.value(), more.index}];
+    all.tokens.resize(more.begin);
+    all.tokens.insert(all.tokens.end(), more.answer.tokens.begin(),
+                      more.answer.tokens.end());
+    if (!more.answer.logprobs.empty()) all.logprobs.resize(more.begin);
+    all.logprobs.insert(all.logprobs.end(), more.answer.logprobs.begin(),
+                        more.answer.logprobs.end());
+    kept_tokens_ += std::ssize(more.answer.tokens);
+  }
+  changed_.NotifyAll();
+}
+
+void MemoryQueue::WaitForKept(int64_t count) {
+  MutexLock lock(&mu_);
+  while (kept_tokens_ < count) changed_.Wait(&mu_);
+}
+
+std::map<std::pair<int64_t, int64_t>, AnswerTokens> MemoryQueue::kept() const {
+  MutexLock lock(&mu_);
+  return kept_;
 }
 
 void MemoryQueue::ReportProgress(JobId, const JobProgress& progress) {

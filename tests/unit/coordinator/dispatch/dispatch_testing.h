@@ -48,6 +48,8 @@ Request MakeRequest(int64_t job, int64_t index, absl::string_view prompt,
 class MemoryQueue : public RequestQueue {
  public:
   void Add(std::vector<Request> requests);
+  // Takes these instead of all that wait.
+  void Replace(std::vector<Request> requests);
   // Makes TakeRequests fail with this status from now on.
   void FailReads(absl::Status status);
 
@@ -56,6 +58,8 @@ class MemoryQueue : public RequestQueue {
   absl::StatusOr<LengthHistogram> PendingLengths() override;
   void Complete(Request request, Generation generation) override;
   Backlog backlog() const override { return {}; }
+  void KeepTokens(std::vector<NewTokens> tokens) override;
+  bool keeping_tokens() const override { return false; }
   void ReportProgress(JobId job, const JobProgress& progress) override;
   void ReportPlan(const std::string& plan) override;
   void ReportModel(const ModelContent&) override {}
@@ -69,6 +73,10 @@ class MemoryQueue : public RequestQueue {
   void WaitForTaken(size_t count);
   void WaitForReturned(size_t count);
   void WaitForTokens(int64_t count);
+  void WaitForKept(int64_t count);  // tokens
+
+  // The tokens kept of each request, by job and index.
+  std::map<std::pair<int64_t, int64_t>, AnswerTokens> kept() const;
 
   std::map<std::pair<int64_t, int64_t>, Generation> results() const;
   int64_t doubled() const;
@@ -84,6 +92,9 @@ class MemoryQueue : public RequestQueue {
   std::vector<std::string> plans_ ABSL_GUARDED_BY(mu_);
   std::map<std::pair<int64_t, int64_t>, Generation> results_
       ABSL_GUARDED_BY(mu_);
+  std::map<std::pair<int64_t, int64_t>, AnswerTokens> kept_
+      ABSL_GUARDED_BY(mu_);
+  int64_t kept_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t doubled_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t replays_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t tokens_ ABSL_GUARDED_BY(mu_) = 0;
