@@ -1,6 +1,6 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
-    python make_golden.py [tokenizers] [prefix_space] [chat] [requests] [models]
+    python make_golden.py [tokenizers] [prefix_space] [special_tokens] [chat] [requests] [models]
                           [logits] [scores] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
@@ -16,6 +16,7 @@ import os
 PARTS = {
     "tokenizers": "make_tokenizers",
     "prefix_space": "make_prefix_space",
+    "special_tokens": "make_special_tokens",
     "chat": "make_chat",
     "requests": "make_requests",
     "models": "make_models",

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/text/tokenizer/json_part.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
@@ -18,14 +20,60 @@ constexpr const char* kNames[] = {"bos_token", "eos_token", "unk_token",
                                   "sep_token", "pad_token", "cls_token",
                                   "mask_token"};
 
-// Reads a file; returns null if there is none.
-absl::StatusOr<nlohmann::json> ReadOptional(const std::filesystem::path& file) {
-  auto json = ReadJsonFile(file, kMaxTokenizerFileBytes);
-  if (absl::IsNotFound(json.status())) return nlohmann::json();
-  return json;
+// A file, which may be missing, and the order of its names, which a
+// nlohmann::json does not keep.
+struct ConfigFile {
+  std::string name;
+  bool map = false;     // special_tokens_map.json, where each object is a token
+  nlohmann::json json;  // null: there is no file
+  std::vector<std::string> keys;
+  std::map<std::string, std::vector<std::string>> members;  // of kDicts
+
+  bool missing() const { return json.is_null(); }
+  JsonPart root() const { return JsonPart(&json, name); }
+};
+
+// Objects of names and tokens, whose order counts.
+constexpr const char* kDicts[] = {"model_specific_special_tokens",
+                                  "extra_special_tokens"};
+
+bool IsDict(absl::string_view name) {
+  return std::find(std::begin(kDicts), std::end(kDicts), name) !=
+         std::end(kDicts);
 }
 
-// Reads "<s>" or {"content": "<s>", ...}.
+absl::StatusOr<ConfigFile> ReadConfigFile(const std::filesystem::path& path) {
+  ConfigFile file{.name = path.string(),
+                  .map = path.filename() == "special_tokens_map.json"};
+  const absl::StatusOr<std::string> text =
+      ReadSmallFile(path, kMaxTokenizerFileBytes);
+  if (absl::IsNotFound(text.status())) return file;
+  SLUICE_RETURN_IF_ERROR(text.status());
+  const auto note = [&file](int depth, nlohmann::json::parse_event_t event,
+                            nlohmann::json& value) {
+    if (event != nlohmann::json::parse_event_t::key) return true;
+    if (depth == 1) {
+      file.keys.push_back(value.get<std::string>());
+    } else if (depth == 2 && IsDict(file.keys.back())) {
+      file.members[file.keys.back()].push_back(value.get<std::string>());
+    }
+    return true;
+  };
+  try {
+    file.json = nlohmann::json::parse(*text, note);
+  } catch (const nlohmann::json::parse_error& e) {
+    return InvalidArgument(file.name, ": not JSON: at byte ", e.byte, ": ",
+                           e.what());
+  }
+  return file;
+}
+
+bool IsTyped(const nlohmann::json& value) {
+  return value.is_object() && value.value("__type", "") == "AddedToken";
+}
+
+// Reads "<s>", or {"content": "<s>", ...}, which is special unless it says
+// otherwise. One with a "__type" is not normalized only if it says so.
 absl::StatusOr<AddedToken> SpecialTokenFromJson(const JsonPart& part) {
   if (part.value().is_string()) {
     AddedToken token;
@@ -34,8 +82,11 @@ absl::StatusOr<AddedToken> SpecialTokenFromJson(const JsonPart& part) {
     token.normalized = false;
     return token;
   }
-  SLUICE_ASSIGN_OR_RETURN(AddedToken token,
-                          AddedTokenFromJson(part, /*special=*/true));
+  return AddedTokenFromJson(part, /*special=*/!IsTyped(part.value()));
+}
+
+absl::StatusOr<AddedToken> NamedTokenFromJson(const JsonPart& part) {
+  SLUICE_ASSIGN_OR_RETURN(AddedToken token, SpecialTokenFromJson(part));
   token.special = true;
   return token;
 }
@@ -45,30 +96,72 @@ bool IsToken(const nlohmann::json& value) {
                                value["content"].is_string());
 }
 
-// Reads a model's own named tokens, which transformers takes from any key with
-// the usual suffix, and from two objects of names and tokens.
-absl::Status ReadOwnTokens(const JsonPart& root, TokenizerConfig* config) {
-  for (const auto& [name, value] : root.value().items()) {
-    const bool usual = std::find(std::begin(kNames), std::end(kNames), name) !=
-                       std::end(kNames);
-    if (usual || !absl::EndsWith(name, "_token") || !IsToken(value)) continue;
-    SLUICE_ASSIGN_OR_RETURN(const JsonPart part, root.Get(name));
-    SLUICE_ASSIGN_OR_RETURN(config->named[name], SpecialTokenFromJson(part));
+absl::Status SetOwn(const std::string& name, const JsonPart& parent,
+                    TokenizerConfig* config) {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart part, parent.Get(name));
+  SLUICE_ASSIGN_OR_RETURN(config->named[name], NamedTokenFromJson(part));
+  std::vector<std::string>& names = config->own_names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    names.push_back(name);
   }
-  for (const char* list :
-       {"model_specific_special_tokens", "extra_special_tokens"}) {
-    SLUICE_ASSIGN_OR_RETURN(const auto tokens, root.Find(list));
-    if (!tokens || !tokens->value().is_object()) continue;
-    for (const auto& [name, value] : tokens->value().items()) {
-      if (!IsToken(value)) continue;
-      SLUICE_ASSIGN_OR_RETURN(const JsonPart part, tokens->Get(name));
-      SLUICE_ASSIGN_OR_RETURN(config->named[name], SpecialTokenFromJson(part));
+  return absl::OkStatus();
+}
+
+// Reads a model's own named tokens, which transformers takes from any key with
+// the usual suffix, and from two objects of names and tokens. Those that are
+// objects themselves come first.
+absl::Status ReadOwnTokens(const ConfigFile& file, TokenizerConfig* config) {
+  const JsonPart root = file.root();
+  for (const bool objects : {true, false}) {
+    for (const std::string& name : file.keys) {
+      const bool usual = std::find(std::begin(kNames), std::end(kNames),
+                                   name) != std::end(kNames);
+      const nlohmann::json& value = file.json[name];
+      if (usual || !absl::EndsWith(name, "_token")) continue;
+      if (value.is_object() != objects || !IsToken(value)) continue;
+      if (objects && !file.map && !IsTyped(value)) continue;
+      SLUICE_RETURN_IF_ERROR(SetOwn(name, root, config));
+    }
+  }
+  for (const char* dict : kDicts) {
+    SLUICE_ASSIGN_OR_RETURN(const auto tokens, root.Find(dict));
+    const auto members = file.members.find(dict);
+    if (!tokens || !tokens->value().is_object() ||
+        members == file.members.end()) {
+      continue;
+    }
+    for (const std::string& name : members->second) {
+      if (!IsToken(tokens->value()[name])) continue;
+      SLUICE_RETURN_IF_ERROR(SetOwn(name, *tokens, config));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadNamedTokens(const JsonPart& root, TokenizerConfig* config) {
+// Reads the tokens that have no names, from the first of two lists that has
+// some. A map's new list adds to what is there; its old one counts only where
+// there is nothing.
+absl::Status ReadExtraTokens(const ConfigFile& file, TokenizerConfig* config) {
+  std::vector<AddedToken>& extra = config->extra_special;
+  for (const char* name :
+       {"extra_special_tokens", "additional_special_tokens"}) {
+    SLUICE_ASSIGN_OR_RETURN(const auto list, file.root().Find(name));
+    if (!list || !list->value().is_array() || list->value().empty()) continue;
+    const bool old = absl::StartsWith(name, "additional");
+    if (file.map && old && !extra.empty()) break;
+    config->extra_makes_special = !file.map || !old;
+    for (size_t i = 0; i < list->value().size(); ++i) {
+      SLUICE_ASSIGN_OR_RETURN(AddedToken token,
+                              SpecialTokenFromJson(list->At(i)));
+      extra.push_back(std::move(token));
+    }
+    break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadNamedTokens(const ConfigFile& file, TokenizerConfig* config) {
+  const JsonPart root = file.root();
   SLUICE_RETURN_IF_ERROR(root.ExpectObject());
   for (const char* name : kNames) {
     if (!root.value().contains(name)) continue;
@@ -77,62 +170,49 @@ absl::Status ReadNamedTokens(const JsonPart& root, TokenizerConfig* config) {
       config->named[name] = std::nullopt;
       continue;
     }
-    SLUICE_ASSIGN_OR_RETURN(config->named[name], SpecialTokenFromJson(*part));
+    SLUICE_ASSIGN_OR_RETURN(config->named[name], NamedTokenFromJson(*part));
   }
-  for (const char* name :
-       {"additional_special_tokens", "extra_special_tokens"}) {
-    SLUICE_ASSIGN_OR_RETURN(const auto list, root.Find(name));
-    if (!list || !list->value().is_array()) continue;
-    config->extra_special.clear();
-    config->extra_special_makes_special = name[0] == 'e';
-    for (size_t i = 0; i < list->value().size(); ++i) {
-      SLUICE_ASSIGN_OR_RETURN(AddedToken token,
-                              SpecialTokenFromJson(list->At(i)));
-      config->extra_special.push_back(std::move(token));
-    }
-  }
-  return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(ReadExtraTokens(file, config));
+  return ReadOwnTokens(file, config);
 }
 
 // Reads {"50257": {"content": ...}, ...}.
 absl::Status ReadAddedTokensDecoder(const JsonPart& part,
                                     TokenizerConfig* config) {
   SLUICE_RETURN_IF_ERROR(part.ExpectObject());
-  std::map<int32_t, AddedToken> by_id;
   for (const auto& item : part.value().items()) {
     int32_t id;
     if (!absl::SimpleAtoi(item.key(), &id) || id < 0) {
       return part.Invalid("\"", item.key(), "\" is not an id");
     }
     SLUICE_ASSIGN_OR_RETURN(const JsonPart token, part.Get(item.key()));
-    SLUICE_ASSIGN_OR_RETURN(by_id[id],
+    SLUICE_ASSIGN_OR_RETURN(config->added[id],
                             AddedTokenFromJson(token, /*special=*/false));
   }
-  for (auto& [id, token] : by_id) config->added.push_back(std::move(token));
   return absl::OkStatus();
 }
 
-// Reads {"<mask>": 50264, ...}.
+// Reads {"<mask>": 50264, ...}. A token is special if it is one of the usual
+// named ones, or an extra one.
 absl::Status ReadAddedTokens(const JsonPart& root, TokenizerConfig* config) {
   SLUICE_RETURN_IF_ERROR(root.ExpectObject());
-  std::map<int64_t, AddedToken> by_id;
   for (const auto& item : root.value().items()) {
     SLUICE_ASSIGN_OR_RETURN(const JsonPart part, root.Get(item.key()));
     SLUICE_ASSIGN_OR_RETURN(const int64_t id, part.Int(0, INT32_MAX));
     AddedToken token;
     token.content = item.key();
-    for (const auto& [name, named] : config->named) {
-      token.special |= named && named->content == token.content;
+    for (const char* name : kNames) {
+      const auto named = config->named.find(name);
+      token.special |= named != config->named.end() && named->second &&
+                       named->second->content == token.content;
     }
-    if (config->extra_special_makes_special) {
-      for (const AddedToken& extra : config->extra_special) {
-        token.special |= extra.content == token.content;
-      }
+    for (const AddedToken& extra : config->extra_special) {
+      token.special |=
+          config->extra_makes_special && extra.content == token.content;
     }
     token.normalized = !token.special;
-    by_id[id] = std::move(token);
+    config->added[static_cast<int32_t>(id)] = std::move(token);
   }
-  for (auto& [id, token] : by_id) config->added.push_back(std::move(token));
   return absl::OkStatus();
 }
 
@@ -146,16 +226,45 @@ std::map<std::string, std::string> TokenizerConfig::SpecialTokens() const {
   return texts;
 }
 
+std::vector<AddedToken> TokensToAdd(const TokenizerConfig& config,
+                                    const std::vector<AddedToken>& present) {
+  std::vector<AddedToken> tokens;
+  std::set<std::string> known;
+  for (const AddedToken& token : present) known.insert(token.content);
+  const auto add = [&](const AddedToken& token) {
+    if (known.insert(token.content).second) tokens.push_back(token);
+  };
+  const std::set<std::string> named = [&] {
+    std::set<std::string> texts;
+    for (const auto& [name, text] : config.SpecialTokens()) texts.insert(text);
+    return texts;
+  }();
+  for (const auto& [id, token] : config.added) {
+    if (std::find(present.begin(), present.end(), token) != present.end()) {
+      continue;
+    }
+    tokens.push_back(token);
+    tokens.back().special |= named.contains(token.content);
+    known.insert(token.content);
+  }
+  std::vector<std::string> names(std::begin(kNames), std::end(kNames));
+  names.insert(names.end(), config.own_names.begin(), config.own_names.end());
+  for (const std::string& name : names) {
+    const auto it = config.named.find(name);
+    if (it != config.named.end() && it->second) add(*it->second);
+  }
+  for (const AddedToken& token : config.extra_special) add(token);
+  return tokens;
+}
+
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
     const std::filesystem::path& model_dir) {
   TokenizerConfig config;
-  const auto config_file = model_dir / "tokenizer_config.json";
-  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json json, ReadOptional(config_file));
-  bool has_added_tokens = false;
-  if (!json.is_null()) {
-    const JsonPart root(&json, config_file.string());
-    SLUICE_RETURN_IF_ERROR(ReadNamedTokens(root, &config));
-    SLUICE_RETURN_IF_ERROR(ReadOwnTokens(root, &config));
+  SLUICE_ASSIGN_OR_RETURN(const ConfigFile file,
+                          ReadConfigFile(model_dir / "tokenizer_config.json"));
+  if (!file.missing()) {
+    const JsonPart root = file.root();
+    SLUICE_RETURN_IF_ERROR(ReadNamedTokens(file, &config));
     SLUICE_ASSIGN_OR_RETURN(config.tokenizer_class,
                             root.StringOr("tokenizer_class", ""));
     SLUICE_ASSIGN_OR_RETURN(config.add_bos_token,
@@ -169,29 +278,25 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
     SLUICE_ASSIGN_OR_RETURN(const auto added,
                             root.Find("added_tokens_decoder"));
     if (added) {
-      has_added_tokens = true;
+      config.legacy = false;
       SLUICE_RETURN_IF_ERROR(ReadAddedTokensDecoder(*added, &config));
     }
   }
-  if (!has_added_tokens) {  // files older than added_tokens_decoder
-    const auto map_file = model_dir / "special_tokens_map.json";
-    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json map, ReadOptional(map_file));
-    if (!map.is_null()) {
-      SLUICE_RETURN_IF_ERROR(
-          ReadNamedTokens(JsonPart(&map, map_file.string()), &config));
-    }
-    const auto added_file = model_dir / "added_tokens.json";
-    SLUICE_ASSIGN_OR_RETURN(const nlohmann::json added,
-                            ReadOptional(added_file));
-    if (!added.is_null()) {
-      SLUICE_RETURN_IF_ERROR(
-          ReadAddedTokens(JsonPart(&added, added_file.string()), &config));
+  if (config.legacy) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const ConfigFile map,
+        ReadConfigFile(model_dir / "special_tokens_map.json"));
+    if (!map.missing()) SLUICE_RETURN_IF_ERROR(ReadNamedTokens(map, &config));
+    SLUICE_ASSIGN_OR_RETURN(const ConfigFile added,
+                            ReadConfigFile(model_dir / "added_tokens.json"));
+    if (!added.missing()) {
+      SLUICE_RETURN_IF_ERROR(ReadAddedTokens(added.root(), &config));
     }
   }
   // A named token that is listed with flags gets them.
   for (auto& [name, token] : config.named) {
     if (!token) continue;
-    for (const AddedToken& added : config.added) {
+    for (const auto& [id, added] : config.added) {
       if (added.content != token->content) continue;
       token = added;
       token->special = true;

@@ -17,11 +17,15 @@ struct TokenizerConfig {
   // A named token ("bos_token", ..., and a model's own, as "image_token"):
   // absent if no file has the key, nullopt if it is null.
   std::map<std::string, std::optional<AddedToken>> named;
-  std::vector<AddedToken> added;  // by their ids
+  std::vector<std::string> own_names;   // the model's own, in their order
+  std::map<int32_t, AddedToken> added;  // by their ids
   std::vector<AddedToken> extra_special;
-  // Whether a token of added_tokens.json that is listed in extra_special is
-  // special: not if the list has its old name, "additional_special_tokens".
-  bool extra_special_makes_special = false;
+  // Whether a token of added_tokens.json that is an extra one is special: not
+  // if special_tokens_map.json says so under the list's old name.
+  bool extra_makes_special = true;
+  // Whether the files are older than added_tokens_decoder. Then the added
+  // tokens of tokenizer.json belong to `added`, too.
+  bool legacy = true;
   std::string tokenizer_class;  // "" if not given
   bool add_bos_token = false;
   bool add_eos_token = false;
@@ -30,6 +34,12 @@ struct TokenizerConfig {
   // The texts of the existing named tokens.
   std::map<std::string, std::string> SpecialTokens() const;
 };
+
+// Returns the tokens that transformers adds to a tokenizer which has the tokens
+// `present`, in this order: those of `added` that are not there as they are,
+// then named tokens, which are special, and extra ones, that are neither.
+std::vector<AddedToken> TokensToAdd(const TokenizerConfig& config,
+                                    const std::vector<AddedToken>& present);
 
 // Reads the files; missing ones count as empty.
 absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(

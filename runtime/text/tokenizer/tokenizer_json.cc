@@ -19,25 +19,25 @@ absl::Status ReadAdded(const JsonPart& root, const TokenizerConfig& config,
                        TokenizerParts* parts) {
   const AddedTokens::Model model = ModelView(parts->model.get());
   SLUICE_ASSIGN_OR_RETURN(const auto list, root.Find("added_tokens"));
+  TokenizerConfig all = config;
+  std::vector<AddedToken> tokens;
   if (list) {
-    SLUICE_RETURN_IF_ERROR(list->ExpectArray());
-    std::vector<AddedToken> tokens;
-    for (size_t i = 0; i < list->value().size(); ++i) {
-      SLUICE_ASSIGN_OR_RETURN(
-          AddedToken token, AddedTokenFromJson(list->At(i), /*special=*/false));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<JsonPart> parts_of_list,
+                            list->Elements());
+    for (const JsonPart& part : parts_of_list) {
+      SLUICE_ASSIGN_OR_RETURN(AddedToken token,
+                              AddedTokenFromJson(part, /*special=*/false));
+      SLUICE_ASSIGN_OR_RETURN(const auto id, part.Find("id"));
+      if (config.legacy && id) {
+        SLUICE_ASSIGN_OR_RETURN(const int64_t number, id->Int(0, INT32_MAX));
+        all.added[static_cast<int32_t>(number)] = token;
+      }
       tokens.push_back(std::move(token));
     }
     parts->added.Add(tokens, model);
   }
-  // Tokens that only tokenizer_config.json has: transformers adds them.
-  std::vector<AddedToken> more;
-  for (const AddedToken& token : config.added) {
-    if (!parts->added.TokenToId(token.content) &&
-        !model.token_to_id(token.content)) {
-      more.push_back(token);
-    }
-  }
-  parts->added.Add(more, model);
+  // Those that only tokenizer_config.json and its kin name or describe.
+  parts->added.Add(TokensToAdd(all, tokens), model);
   return Annotate(parts->added.Finish(parts->normalizer), root.where());
 }
 

@@ -87,6 +87,21 @@ void SetDefault(const char* name, TokenizerConfig* config) {
   config->named.try_emplace(name, token);
 }
 
+// The named and extra tokens once more, which Qwen2Tokenizer adds without their
+// flags.
+std::vector<AddedToken> WithoutFlags(const TokenizerConfig& config) {
+  std::vector<AddedToken> tokens;
+  const auto add = [&](const std::string& content) {
+    AddedToken& token = tokens.emplace_back();
+    token.content = content;
+    token.special = true;
+    token.normalized = false;
+  };
+  for (const auto& [name, text] : config.SpecialTokens()) add(text);
+  for (const AddedToken& token : config.extra_special) add(token.content);
+  return tokens;
+}
+
 }  // namespace
 
 absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
@@ -115,20 +130,9 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
   }
   parts.decoders.push_back(ByteLevelDecoder());
 
-  std::vector<AddedToken> tokens = config.added;
-  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token",
-                           "pad_token", "cls_token", "mask_token"}) {
-    const auto it = config.named.find(name);
-    if (it != config.named.end() && it->second) tokens.push_back(*it->second);
-  }
-  for (const AddedToken& extra : config.extra_special) {
-    const bool known =
-        std::any_of(tokens.begin(), tokens.end(), [&](const AddedToken& token) {
-          return token.content == extra.content;
-        });
-    if (!known) tokens.push_back(extra);
-  }
-  parts.added.Add(tokens, ModelView(parts.model.get()));
+  const AddedTokens::Model model = ModelView(parts.model.get());
+  parts.added.Add(TokensToAdd(config, {}), model);
+  if (kind == Kind::kQwen2) parts.added.Add(WithoutFlags(config), model);
   SLUICE_RETURN_IF_ERROR(parts.added.Finish(parts.normalizer));
 
   parts.special_tokens = config.SpecialTokens();

@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/test_paths.h"
 #include "tests/unit/text/model_files.h"
@@ -427,13 +430,57 @@ TEST(TokenizerLoadTest, AddPrefixSpaceAsHuggingFacesClasses) {
   }
 }
 
+// Special tokens that only the files beside the vocabulary name.
+TEST(TokenizerLoadTest, SpecialTokensOfOtherFilesAsHuggingFace) {
+  const std::string folder = TestsDir() + "/golden/tokenizers/";
+  const auto read = [](const std::string& file) {
+    std::stringstream text;
+    text << std::ifstream(file).rdbuf();
+    return text.str();
+  };
+  // Ids follow the order in the files.
+  using nlohmann::ordered_json;
+  const ordered_json cases =
+      ordered_json::parse(read(folder + "special_tokens.json"));
+  ASSERT_EQ(cases.size(), 50u);
+  for (const ordered_json& row : cases) {
+    const std::string kind = row["tokenizer"];
+    std::map<std::string, std::string> files;
+    for (const char* name :
+         {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
+          "special_tokens_map.json"}) {
+      const std::string file = absl::StrCat(folder, kind, "/", name);
+      if (std::filesystem::exists(file)) files[name] = read(file);
+    }
+    for (const auto& [name, value] : row["files"].items()) {
+      files.erase(name);
+      if (!value.is_null()) files[name] = value.dump();
+    }
+    const ModelFiles model(files);
+    const auto tokenizer = Tokenizer::Load(model.dir());
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status() << row["files"];
+    EXPECT_EQ((*tokenizer)->vocab_size(), row["vocab_size"]) << row["files"];
+    for (const ordered_json& text : row["texts"]) {
+      const auto ids = text["ids"].get<Ids>();
+      EXPECT_EQ(*(*tokenizer)->Encode(text["text"].get<std::string>(), false),
+                ids)
+          << kind << row["files"] << text;
+      EXPECT_EQ((*tokenizer)->Decode(ids, true), text["decoded"])
+          << kind << row["files"] << text;
+      EXPECT_EQ((*tokenizer)->Decode(ids, false), text["decoded_special"])
+          << kind << row["files"] << text;
+    }
+  }
+}
+
 TEST(TokenizerLoadTest, AllNamedTokens) {
   const ModelFiles model(
       {{"tokenizer.json", SmallTokenizerJson().dump()},
        {"tokenizer_config.json",
         R"({"bos_token": "<s>", "eos_token": null, "pad_token": "a",
             "mask_token": {"content": "b"}, "image_token": "c",
-            "video_token": {"content": "ab"}, "add_bos_token": true,
+            "video_token": {"__type": "AddedToken", "content": "ab"},
+            "other_token": {"content": "ab"}, "add_bos_token": true,
             "extra_special_tokens": {"audio": "abc"},
             "model_specific_special_tokens": {"other": "b"}})"}});
   const auto tokenizer = Tokenizer::Load(model.dir());
