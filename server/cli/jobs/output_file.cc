@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -65,9 +66,38 @@ std::optional<FileId> IdOfFile(const std::string& path, int standard_fd) {
   return result == 0 ? IdOf(info) : std::nullopt;
 }
 
+// Whether a file was mounted over another one, as containers do. Such a file
+// can't be replaced.
+bool IsMountPoint(const std::string& path) {
+  struct statx info {};
+  return statx(AT_FDCWD, path.c_str(), 0, STATX_TYPE, &info) == 0 &&
+         (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0 &&
+         (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+// Returns the ending by which a file's name says that it is compressed; "" if
+// it has none.
+std::string PromisesPacked(const std::string& path) {
+  for (const char* ending : {".gz", ".bz2", ".xz", ".zst", ".zip"}) {
+    if (absl::EndsWithIgnoreCase(path, ending)) return ending;
+  }
+  return "";
+}
+
+// Returns false, with errno, if not all could be written.
+bool WriteAll(int fd, absl::string_view data) {
+  while (!data.empty()) {
+    const ssize_t n = write(fd, data.data(), data.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    data.remove_prefix(static_cast<size_t>(n));
+  }
+  return true;
+}
+
 // Whether two outputs name the same file that does not exist yet.
 bool SameName(const OutputFile& a, const OutputFile& b) {
-  if (!a.replaces() || !b.replaces()) return false;
+  if (!a.is_file() || !b.is_file()) return false;
   const std::filesystem::path first(a.target());
   const std::filesystem::path second(b.target());
   std::error_code error;
@@ -99,18 +129,25 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   // A link in /proc leads to the open file, whatever its text is.
   if (absl::StartsWith(file->target_, "/proc/")) return file;
   struct stat info {};
+  bool exists = false;
   const char* const target = file->target_.c_str();
   if (stat(target, &info) == 0) {
     if (S_ISDIR(info.st_mode)) return wrong("this is a directory; name a file");
     if (access(target, W_OK) != 0) {
       return wrong("can't be written: ", strerror(errno));
     }
-    file->replaces_ = S_ISREG(info.st_mode);
-    if (!file->replaces_) return file;
+    if (!S_ISREG(info.st_mode)) return file;
+    exists = true;
   } else if (errno != ENOENT) {
     return wrong("can't be written: ", strerror(errno));
   }
-  file->replaces_ = true;
+  file->is_file_ = true;
+  if (const std::string packed = PromisesPacked(file->target_);
+      !packed.empty()) {
+    return wrong("Sluice does not write ", packed,
+                 " files; leave the ending out and pack the file when it is "
+                 "whole, or write to - and a pipe");
+  }
   if (file->target_.back() == '/') {
     return wrong("this names a directory; name a file");
   }
@@ -120,14 +157,19 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
                  "; make it first, or write elsewhere");
   }
   if (access(folder.c_str(), W_OK | X_OK) != 0) {
-    return wrong("no file can be made in ", folder, ": ", strerror(errno));
+    if (!exists) {
+      return wrong("no file can be made in ", folder, ": ", strerror(errno));
+    }
+    file->folder_writable_ = false;
   }
-  file->partial_ = file->target_ + kSuffix;
+  file->in_place_ =
+      exists && (!file->folder_writable_ || IsMountPoint(file->target_));
+  if (!file->in_place_) file->partial_ = file->target_ + kSuffix;
   return file;
 }
 
 OutputFile::~OutputFile() {
-  if (open_ && replaces_ && !committed_ && !partial_.empty()) {
+  if (open_ && !committed_ && !partial_.empty()) {
     unlink(partial_.c_str());
   }
   if (fd_ >= 0 && fd_ != STDOUT_FILENO) close(fd_);
@@ -137,7 +179,9 @@ absl::Status OutputFile::Open(bool append) {
   if (open_) return absl::OkStatus();
   if (path_ == "-") {
     fd_ = STDOUT_FILENO;
-  } else if (append || !replaces_) {
+  } else if (in_place_ && !append) {
+    SLUICE_RETURN_IF_ERROR(OpenInPlace());
+  } else if (append || !is_file_) {
     partial_.clear();
     SLUICE_ASSIGN_OR_RETURN(fd_, OpenTarget(append));
   } else {
@@ -166,6 +210,23 @@ absl::StatusOr<int> OutputFile::OpenTarget(bool append) const {
   return fd;
 }
 
+absl::Status OutputFile::OpenInPlace() {
+  fd_ = open(target_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd_ < 0) return Error("can't be written", errno);
+  if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    close(std::exchange(fd_, -1));
+    return BeingWritten();
+  }
+  if (ftruncate(fd_, 0) != 0) return Error("can't be emptied", errno);
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::BeingWritten() const {
+  return FailedPrecondition(
+      flag_, " ", path_,
+      ": another process is writing it; wait for its end, or write elsewhere");
+}
+
 absl::Status OutputFile::OpenPartial() {
   // The lock tells a killed process's file from one that is being written.
   while (true) {
@@ -183,10 +244,7 @@ absl::Status OutputFile::OpenPartial() {
     }
     if (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
       close(std::exchange(fd_, -1));
-      return FailedPrecondition(
-          flag_, " ", path_,
-          ": another process is writing it; wait for its end, or "
-          "write elsewhere");
+      return BeingWritten();
     }
     // The other process may have renamed the file to its final name meanwhile.
     if (stat(partial_.c_str(), &named) == 0 && IdOf(named) == IdOf(mine)) break;
@@ -217,7 +275,7 @@ absl::Status OutputFile::Flush() {
   absl::Status status;
   while (!left.empty() && status.ok()) {
     size_t bytes = left.size();
-    if (!replaces_ && signals_ != nullptr) {
+    if (!is_file_ && signals_ != nullptr) {
       status = signals_->WaitToWrite(fd_);
       if (!status.ok()) break;
       bytes = std::min<size_t>(bytes, PIPE_BUF);
@@ -236,18 +294,40 @@ absl::Status OutputFile::Flush() {
 absl::Status OutputFile::Commit() {
   SLUICE_RETURN_IF_ERROR(Open());
   SLUICE_RETURN_IF_ERROR(Flush());
-  if (partial_.empty()) return absl::OkStatus();
+  if (partial_.empty() && !in_place_) return absl::OkStatus();
   // EINVAL comes from a file system without fsync.
   if (fsync(fd_) != 0 && errno != EINVAL)
     return Error("can't be brought to disk", errno);
+  if (partial_.empty()) return absl::OkStatus();
   committed_ = true;  // the destructor keeps it
-  if (rename(partial_.c_str(), target_.c_str()) != 0) {
+  if (rename(partial_.c_str(), target_.c_str()) != 0) return CopyInPlace();
+  SyncDirectory(FolderOf(target_)).IgnoreError();
+  return absl::OkStatus();
+}
+
+absl::Status OutputFile::CopyInPlace() {
+  const int from = open(partial_.c_str(), O_RDONLY | O_CLOEXEC);
+  const int to =
+      from < 0 ? -1 : open(target_.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  int error = to < 0 ? errno : 0;
+  std::vector<char> buffer(kBufferBytes);
+  while (error == 0) {
+    const ssize_t n = read(from, buffer.data(), buffer.size());
+    if (n == 0) break;
+    if (n < 0 || !WriteAll(to, {buffer.data(), static_cast<size_t>(n)})) {
+      error = errno;
+    }
+  }
+  if (error == 0 && fsync(to) != 0 && errno != EINVAL) error = errno;
+  if (from >= 0) close(from);
+  if (to >= 0) close(to);
+  if (error != 0) {
     return Error(absl::StrCat("can't take the place of what was there (it is "
                               "whole in ",
                               partial_, ")"),
-                 errno);
+                 error);
   }
-  SyncDirectory(FolderOf(target_)).IgnoreError();
+  unlink(partial_.c_str());
   return absl::OkStatus();
 }
 

@@ -16,15 +16,16 @@ class StopSignals;
 // A file that a command writes. An existing file stays as it is until the new
 // one is complete: that is written beside the target, as TARGET.sluice-partial,
 // and replaces it at Commit(). Targets that can't be replaced (stdout, pipes,
-// devices) are written directly. Thread-compatible.
+// devices, a file that is a mount point or whose folder takes no other) are
+// written directly, from Open() on. Thread-compatible.
 class OutputFile {
  public:
   // Checks that `path` can be written, and changes nothing. "-" is stdout; a
   // symbolic link stands for its target. `flag` (as "--output") names it in
-  // messages. kInvalidArgument for a directory, a folder that is missing, or a
-  // file that may not be written. Once a command is asked to stop, a pipe whose
-  // reader does not read is not waited for: kCancelled. `signals` may be null,
-  // and must outlive the file.
+  // messages. kInvalidArgument for a directory, a folder that is missing, a
+  // file that may not be written, or a name that promises a compressed one.
+  // Once a command is asked to stop, a pipe whose reader does not read is not
+  // waited for: kCancelled. `signals` may be null, and must outlive the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Plan(
       const std::string& path, const std::string& flag,
       const StopSignals* signals = nullptr);
@@ -40,7 +41,8 @@ class OutputFile {
   absl::Status Write(absl::string_view data);
   // Flushes, so that others can read the written data.
   absl::Status Flush();
-  // Replaces the target by the file, synced to disk. REQUIRES: no later Write.
+  // Replaces the target by the file, synced to disk, or, if it can't be
+  // replaced after all, writes the target. REQUIRES: no later Write.
   absl::Status Commit();
 
   // The path that the user gave; "-" for stdout.
@@ -48,8 +50,10 @@ class OutputFile {
   const std::string& flag() const { return flag_; }
   // The final path; "" for stdout.
   const std::string& target() const { return target_; }
-  // Whether it replaces or makes a file: it is no stdout, pipe or device.
-  bool replaces() const { return replaces_; }
+  // Whether it is a file or will be one: it is no stdout, pipe or device.
+  bool is_file() const { return is_file_; }
+  // Whether another file can be made beside it.
+  bool folder_writable() const { return is_file_ && folder_writable_; }
   // Whether it writes to a terminal. Known once it is open.
   bool is_terminal() const { return terminal_; }
 
@@ -58,14 +62,19 @@ class OutputFile {
       : path_(std::move(path)), flag_(std::move(flag)), signals_(signals) {}
   absl::StatusOr<int> OpenTarget(bool append) const;
   absl::Status OpenPartial();
+  absl::Status OpenInPlace();
+  absl::Status CopyInPlace();
   absl::Status Error(absl::string_view what, int error) const;
+  absl::Status BeingWritten() const;
 
   const std::string path_;
   const std::string flag_;
   const StopSignals* const signals_;
   std::string target_;
   std::string partial_;
-  bool replaces_ = false;
+  bool is_file_ = false;
+  bool in_place_ = false;  // a file that can't be replaced
+  bool folder_writable_ = true;
   bool open_ = false;
   bool terminal_ = false;
   bool committed_ = false;

@@ -196,7 +196,7 @@ void TemporaryStateDir::Remove() const {
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
                                                          Facts facts) {
   std::unique_ptr<RunState> state(new RunState(options.signals));
-  if (!options.state_dir.empty() || options.output->replaces()) {
+  if (!options.state_dir.empty() || options.output->folder_writable()) {
     SLUICE_RETURN_IF_ERROR(state->OpenDurable(options, std::move(facts)));
     return state;
   }
@@ -423,8 +423,8 @@ std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job,
                    job->counts().total(), " answers are ");
   if (temporary_) {
     return absl::StrCat(answers,
-                        "there, and none is kept: with a file as --output they "
-                        "would be");
+                        "there, and none is kept: with a file as --output, or "
+                        "--state-dir, they would be");
   }
   if (begun.requests == 0) return absl::StrCat(answers, on);
   return absl::StrCat(answers, on, "; of ", begun.requests,

@@ -40,8 +40,9 @@ class TemporaryStateDir {
 // with the store of its job and a manifest, run.json, with the input, model and
 // options that the answers belong to. It lies beside the output, as
 // OUTPUT.sluice, unless the user names a place, and is removed when the output
-// is complete. If the output is no file (stdout, a pipe), a run can't be
-// resumed, and it is a temporary directory. Thread-compatible.
+// is complete. If the output is no file (stdout, a pipe), or its folder takes
+// no other, a run can't be resumed, and it is a temporary directory.
+// Thread-compatible.
 class RunState {
  public:
   // The facts that answers depend on, by their flag or file.

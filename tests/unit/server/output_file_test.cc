@@ -138,7 +138,7 @@ TEST_F(OutputFileTest, AppendsInPlace) {
 TEST_F(OutputFileTest, WritesDirectlyWhereNothingCanBeReplaced) {
   auto null = OutputFile::Plan("/dev/null", "--output");
   ASSERT_TRUE(null.ok()) << null.status();
-  EXPECT_FALSE((*null)->replaces());
+  EXPECT_FALSE((*null)->is_file());
   EXPECT_TRUE((*null)->Write("x").ok());
   EXPECT_TRUE((*null)->Commit().ok());
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
@@ -154,10 +154,47 @@ TEST_F(OutputFileTest, WritesDirectlyWhereNothingCanBeReplaced) {
     auto out = OutputFile::Plan(name, "--output");
     ASSERT_TRUE(out.ok()) << out.status();
     EXPECT_EQ((*out)->path(), "-");
-    EXPECT_FALSE((*out)->replaces());
+    EXPECT_FALSE((*out)->is_file());
   }
   ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
-  EXPECT_FALSE(Plan("pipe")->replaces());
+  EXPECT_FALSE(Plan("pipe")->is_file());
+}
+
+// Containers mount single files, into folders that may take no others.
+TEST_F(OutputFileTest, WritesAFileInPlaceWhoseFolderTakesNoOther) {
+  if (geteuid() == 0) GTEST_SKIP() << "root may write everywhere";
+  Put("out", "old and longer");
+  ASSERT_EQ(chmod(dir_.c_str(), 0555), 0);
+  EXPECT_THAT(Refusal(Path("new")), HasSubstr("no file can be made"));
+  auto file = Plan("out");
+  EXPECT_TRUE(file->is_file());
+  EXPECT_FALSE(file->folder_writable());
+  ASSERT_TRUE(file->Write("new").ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(Plan("out")->Open()));
+  ASSERT_TRUE(file->Commit().ok());
+  file.reset();
+  ASSERT_EQ(chmod(dir_.c_str(), 0755), 0);
+  EXPECT_EQ(Get("out"), "new");
+  EXPECT_THAT(Names(), UnorderedElementsAre("out"));
+}
+
+// A target that turns out not to be replaceable when all is computed.
+TEST_F(OutputFileTest, KeepsWhatCannotTakeItsPlace) {
+  Put("out", "old and longer");
+  auto file = Plan("out");
+  ASSERT_TRUE(file->Write("new").ok());
+  fs::remove(dir_ / "out");
+  fs::create_directory(dir_ / "out");
+  const absl::Status status = file->Commit();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it is whole in"));
+  EXPECT_EQ(Get("out.sluice-partial"), "new");
+}
+
+TEST_F(OutputFileTest, ANameThatPromisesACompressedFileIsRefused) {
+  for (const char* name : {"a.jsonl.gz", "a.GZ", "a.zst", "a.xz", "a.bz2"}) {
+    EXPECT_THAT(Refusal(Path(name)), HasSubstr("pack the file"));
+  }
 }
 
 TEST_F(OutputFileTest, SaysBeforehandWhatCannotBeWritten) {
