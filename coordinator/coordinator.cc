@@ -264,10 +264,14 @@ absl::Status Coordinator::OpenModelDir() {
 absl::Status Coordinator::OpenModel() {
   SLUICE_RETURN_IF_ERROR(OpenModelDir());
   auto tokenizer = Tokenizer::Load(options_.model_dir);
+  ends_.tokens = model_->generation_defaults().eos_token_ids;
+  const int32_t vocab_size = model_->spec().vocab_size;
   if (tokenizer.ok()) {
     tokenizer_ = *std::move(tokenizer);
+    ends_ = FindAnswerEnds(std::move(ends_.tokens), *tokenizer_, vocab_size);
+    LogInfo(ends_.text);
   } else if (options_.dummy_weights && absl::IsNotFound(tokenizer.status())) {
-    tokenizer_ = CreateDummyTokenizer(model_->spec().vocab_size);
+    tokenizer_ = CreateDummyTokenizer(vocab_size);
   } else {
     return tokenizer.status();
   }
@@ -477,7 +481,7 @@ absl::Status Coordinator::StartDispatcher() {
   dispatch.metrics = options_.metrics;
   dispatch.driver = {.tokenizer = tokenizer_.get(),
                      .vocab_size = spec.vocab_size,
-                     .eos_tokens = model_->generation_defaults().eos_token_ids};
+                     .eos_tokens = ends_.tokens};
   dispatch.refill = options_.refill;
   dispatch.keep_interval = options_.keep_interval;
   dispatch.kv_by_need = options_.kv_by_need;

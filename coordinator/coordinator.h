@@ -13,6 +13,7 @@
 #include "common/metrics/metrics.h"
 #include "common/types.h"
 #include "coordinator/cluster/worker_timeouts.h"
+#include "coordinator/dispatch/answer_ends.h"
 #include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/plan/plan.h"
@@ -110,6 +111,8 @@ class Coordinator {
 
   // The model's parts, which live as long as the coordinator.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Which tokens end an answer, for people; "" where it has no tokenizer.
+  const std::string& answer_ends() const { return ends_.text; }
   // The policy that workers get.
   const Policy& policy() const { return *policy_; }
   std::string policy_text() const;  // as PolicyText
@@ -161,6 +164,7 @@ class Coordinator {
   std::unique_ptr<ModelShelf> shelf_;      // null: no weights here
   std::unique_ptr<WeightsServer> weights_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  AnswerEnds ends_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string no_chat_template_;  // error of an unusable template
   std::string fingerprint_;       // "" without weights

@@ -36,7 +36,8 @@ struct Request {
   // Tokens to generate; prompt + max_tokens <= max_model_len. 0 only with echo.
   int32_t max_tokens = 0;
   bool max_tokens_by_default = false;  // set by neither it nor its job
-  std::vector<std::string> stop;
+  std::vector<std::string> stop;       // looked for in the text
+  std::vector<int32_t> stop_tokens;    // end the answer, as no part of it
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
   std::string prompt_text;  // only if echo
@@ -70,7 +71,9 @@ struct Generation {
   bool decode = false;          // `text` is still to be made of `tokens`
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
-  std::vector<SampledToken> logprobs;  // parallel to tokens, if asked for
+  // If asked for: `generated` entries, those of `tokens` and, behind them, that
+  // of the token which ended the answer and is not part of it.
+  std::vector<SampledToken> logprobs;
   // Scores of the prompt from position 1 on, if asked for.
   TokenScores prompt_scores;
 };

@@ -1,8 +1,11 @@
 #include "common/text/text.h"
 
 #include <optional>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/text/utf8.h"
 
 namespace sluice {
@@ -144,6 +147,19 @@ std::string QuoteJson(absl::string_view text, bool ensure_ascii) {
   }
   out.append(text.data() + copied, text.size() - copied);
   return out + '"';
+}
+
+std::string EscapeLineEnds(std::string json) {
+  static constexpr std::pair<const char*, const char*> kEnds[] = {
+      {"\xC2\x85", "\\u0085"},
+      {"\xE2\x80\xA8", "\\u2028"},
+      {"\xE2\x80\xA9", "\\u2029"}};
+  for (const auto& [bytes, escape] : kEnds) {
+    if (absl::StrContains(json, bytes)) {
+      json = absl::StrReplaceAll(json, {{bytes, escape}});
+    }
+  }
+  return json;
 }
 
 std::string QuoteForMessage(absl::string_view text, size_t max_bytes) {

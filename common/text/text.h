@@ -37,6 +37,11 @@ std::string EscapeJsonForTerminal(absl::string_view json);
 // becomes U+FFFD; with `ensure_ascii` all above U+007E is escaped.
 std::string QuoteJson(absl::string_view text, bool ensure_ascii = false);
 
+// Returns a line of JSON with the characters escaped that some readers take for
+// ends of lines, though JSON does not: U+0085, U+2028, U+2029. The value stays
+// the same. REQUIRES: valid JSON.
+std::string EscapeLineEnds(std::string json);
+
 // Returns a value for error messages: in double quotes, control characters and
 // quotes escaped, invalid UTF-8 replaced, cut with "..." after about
 // `max_bytes`.

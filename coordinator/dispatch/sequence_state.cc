@@ -109,15 +109,17 @@ bool SequenceState::Append(SampledToken sampled) {
                                   tokens_.size(), " is not a number");
     return true;
   }
-  if (!request_.ignore_eos && eos_tokens_->contains(sampled.token)) {
-    End(FinishReason::kStop);
-    return true;
-  }
-  tokens_.push_back(sampled.token);
   const int32_t token = sampled.token;
   if (request_.sampling.logprobs >= 0) {
     generation_.logprobs.push_back(std::move(sampled));
   }
+  if ((!request_.ignore_eos && eos_tokens_->contains(token)) ||
+      std::find(request_.stop_tokens.begin(), request_.stop_tokens.end(),
+                token) != request_.stop_tokens.end()) {
+    End(FinishReason::kStop);
+    return true;
+  }
+  tokens_.push_back(token);
   if (stop_ != nullptr) {
     stop_->text += stop_->matcher.Append(stop_->detokenizer.Append(token));
     if (stop_->matcher.stopped()) {

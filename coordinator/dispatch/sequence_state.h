@@ -26,8 +26,8 @@ class SequenceState {
                 const Tokenizer* tokenizer, absl::Duration taken_at);
 
   // Adds the next sampled token. Returns true if the sequence ended with it: a
-  // token that is -1 (the logits were not numbers), the end-of-sequence token,
-  // a stop string, or max_tokens, in this order.
+  // token that is -1 (the logits were not numbers), an end-of-sequence or stop
+  // token, a stop string, or max_tokens, in this order.
   bool Append(SampledToken sampled);
 
   // The first position of the prompt that is still to be scored; the prompt's

@@ -42,6 +42,17 @@ int64_t DefaultMaxTokens(const RequestParser::Options& options) {
   return std::min<int64_t>(tokens, options.max_model_len);
 }
 
+// kFailedPrecondition if prompts are to be chats, and can't.
+absl::Status CheckChats(const v1::RequestDefaults& defaults,
+                        const RequestParser::Options& options) {
+  if (!defaults.chat() && !defaults.has_system()) return absl::OkStatus();
+  if (options.chat_template != nullptr) return absl::OkStatus();
+  return FailedPrecondition(options.no_chat_template.empty()
+                                ? "the model has no chat template"
+                                : options.no_chat_template,
+                            ", which --chat and --system need; leave them out");
+}
+
 }  // namespace
 
 absl::Status JobManager::Options::Validate() const {
@@ -194,6 +205,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
     const v1::JobSpec& spec, std::function<bool()> stopped,
     const std::string& tenant) {
   SLUICE_RETURN_IF_ERROR(ValidateJobSpec(spec, options_.requests.served_model));
+  SLUICE_RETURN_IF_ERROR(CheckChats(spec.defaults(), options_.requests));
   auto found = FindExisting(tenant, spec);
   if (found.ok()) return Repeat(*std::move(found));
   if (!absl::IsNotFound(found.status())) return found.status();

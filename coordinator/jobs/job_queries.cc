@@ -108,9 +108,9 @@ absl::StatusOr<v1::ResultChunk> JobManager::ReadResults(const std::string& id,
     result.set_index(line.index);
     result.set_is_error(line.is_error || line.damaged);
     if (line.damaged) {
-      line.line =
-          FormatError(job, line.index, "",
-                      ErrorOfStatus(absl::DataLossError(kDamagedResult)));
+      line.line = FormatError(
+          job, line.index, "",
+          ErrorOfStatus(absl::DataLossError(kDamagedResult)), kFailed);
     }
     result.set_line(std::move(line.line));
   }

@@ -52,8 +52,8 @@ absl::Status ValidateDefaults(const v1::RequestDefaults& defaults) {
     return Wrong("defaults.temperature", "from 0 to 2");
   }
   if (defaults.has_top_p() &&
-      !(defaults.top_p() > 0 && defaults.top_p() <= 1)) {
-    return Wrong("defaults.top_p", "above 0 and at most 1");
+      !(defaults.top_p() >= 0 && defaults.top_p() <= 1)) {
+    return Wrong("defaults.top_p", "from 0 to 1");
   }
   if (defaults.has_top_k() && defaults.top_k() < -1) {
     return Wrong("defaults.top_k", "at least 1, or 0 or -1 for off");

@@ -49,6 +49,13 @@ absl::StatusOr<v1::Job> JobUpload::Commit() {
   }
   SLUICE_RETURN_IF_ERROR(status_);
   absl::StatusOr<v1::Job> job = Finish();
+  if (job.ok() && parser_.leaves_template_out() && raw_ > 0 &&
+      raw_ == totals_.lines - totals_.failed) {
+    job->set_hint(
+        "the model has a chat template, and no request uses it: each prompt is "
+        "continued as a text; --chat asks the prompts as a user, as does "
+        "\"messages\" in a line");
+  }
   published_ = job.ok();
   status_ = job.status();
   return job;
@@ -97,11 +104,13 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
     result.job = options_.job;
     result.index = index;
     result.kind = ResultKind::kError;
-    result.line = FormatError(options_.job, index, line.custom_id, *line.error);
+    result.line =
+        FormatError(options_.job, index, line.custom_id, *line.error, kRefused);
     buffered_bytes_ += result.line.size();
   } else {
     totals_.prompt_tokens += static_cast<int64_t>(line.request.prompt.size());
     totals_.max_tokens += line.request.max_tokens;
+    raw_ += line.request.endpoint == Endpoint::kCompletions;
     totals_.by_default += line.request.max_tokens_by_default;
     StoredRequest& request = requests_.emplace_back();
     request.index = index;

@@ -85,6 +85,7 @@ class JobUpload : public JobManager::Upload {
   LineSplitter splitter_;
   ContentHash hash_;
   JobTotals totals_;
+  int64_t raw_ = 0;  // requests without a chat template
   std::vector<StoredRequest> requests_;
   std::vector<StoredResult> bad_lines_;
   size_t buffered_bytes_ = 0;

@@ -76,15 +76,6 @@ CLI::Validator From(double min, double max) {
                 });
 }
 
-CLI::Validator AboveUpTo(double below, double max) {
-  return Number(absl::StrCat("a number above ", below, " and at most ", max),
-                [below, max](const std::string& value) {
-                  double number = 0;
-                  return absl::SimpleAtod(value, &number) && number > below &&
-                         number <= max;
-                });
-}
-
 std::string WithDefaultPort(const std::string& address, int port) {
   absl::string_view rest = address;
   for (const char* scheme : {"http://", "grpc://"}) {

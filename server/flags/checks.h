@@ -11,12 +11,10 @@ namespace sluice {
 
 // The value must be UTF-8, as every string in a message.
 CLI::Validator Utf8Text();
-// The value must be >= `min`, in [`min`, `max`], or in (`below`, `max`]; whole
-// for the first two.
+// The value must be >= `min`, or in [`min`, `max`]; whole for the first two.
 CLI::Validator AtLeast(int64_t min);
 CLI::Validator WholeFrom(int64_t min, int64_t max);
 CLI::Validator From(double min, double max);
-CLI::Validator AboveUpTo(double below, double max);
 
 // Returns "host:port" for an address as people write it: without "http://" or
 // "grpc://" and a slash at the end, and with `port` if it has none. Targets

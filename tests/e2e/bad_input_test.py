@@ -82,7 +82,10 @@ def test_each_bad_line_has_its_error_and_each_good_one_its_answer():
             continue
         error = result["error"]
         assert error, f"line {number} should be an error: {str(result)[:500]}"
-        assert result["response"] is None
+        body = result["response"]["body"]["error"]
+        assert result["response"]["status_code"] == 400, result["response"]
+        assert {k: body[k] for k in ("code", "message", "param")} == {
+            k: error[k] for k in ("code", "message", "param")}, result
         assert error["line"] == number and f"line {number}" in error["message"], error
         for word in expected[number]:
             assert word.lower() in error["message"].lower(), (number, word, error["message"])

@@ -35,8 +35,8 @@ def test_mistakes_take_one_line_that_says_what_was_meant():
           "run", "--model", LLAMA, "-i", "x", "-o", "y", "--max-token", "5")
     fails(2, "--max-tokens: must be a whole number of at least 1, not -5",
           "run", "--model", LLAMA, "-i", "x", "-o", "y", "--max-tokens", "-5")
-    fails(2, "--top-p: must be a number above 0 and at most 1, not 0",
-          "run", "--model", LLAMA, "-i", "x", "-o", "y", "--top-p", "0")
+    fails(2, "--top-p: must be a number from 0 to 1, not 1.5",
+          "run", "--model", LLAMA, "-i", "x", "-o", "y", "--top-p", "1.5")
     fails(2, "--output requires --wait", "submit", "-i", "x", "-o", "y")
     fails(2, "unknown flag --frobnicate; `sluice list --help` lists those that there are",
           "list", "--frobnicate")

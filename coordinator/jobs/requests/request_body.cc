@@ -8,6 +8,7 @@
 #include "common/limits.h"
 #include "common/text/suggest.h"
 #include "common/text/text.h"
+#include "coordinator/jobs/requests/foreign_fields.h"
 #include "coordinator/jobs/requests/json_line.h"
 
 namespace sluice {
@@ -24,7 +25,7 @@ struct Range {
   bool open_low = false;
 };
 constexpr Range kTemperatures = {0, kMaxTemperature, "a number from 0 to 2"};
-constexpr Range kTopPs = {0, 1, "a number above 0 and at most 1", true};
+constexpr Range kTopPs = {0, 1, "a number from 0 to 1"};
 constexpr Range kMinPs = {0, 1, "a number from 0 to 1"};
 constexpr Range kRepetitionPenalties = {
     0, kMaxRepetitionPenalty, "a number above 0 and at most 10 (1: off)", true};
@@ -107,6 +108,7 @@ class BodyReader {
     return Logprobs<&BodyReader::top_logprobs_>(v, this);
   }
   bool CompletionLogprobs(const json& v) {
+    if (v == false) return true;
     return Logprobs<&RequestBody::logprobs>(v, body_);
   }
   bool Model(const json& v);
@@ -115,6 +117,7 @@ class BodyReader {
   bool LogitBias(const json& v);
   bool Seed(const json& v);
   bool Stop(const json& v);
+  bool StopTokenIds(const json& v);
   bool One(const json& v);
   bool Stream(const json& v);
   bool ResponseFormat(const json& v);
@@ -155,7 +158,7 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"logit_bias", kBoth, &BodyReader::LogitBias},
     {"logprobs", kChat, &BodyReader::OwnFlag<&BodyReader::chat_logprobs_>},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
-    {"max_completion_tokens", kChat, &BodyReader::MaxTokens},
+    {"max_completion_tokens", kBoth, &BodyReader::MaxTokens},
     {"max_tokens", kBoth, &BodyReader::MaxTokens},
     {"messages", kChat, &BodyReader::Value<&RequestBody::messages>},
     {"metadata", kBoth, &BodyReader::Ignored},
@@ -175,6 +178,7 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"seed", kBoth, &BodyReader::Seed},
     {"service_tier", kBoth, &BodyReader::Ignored},
     {"stop", kBoth, &BodyReader::Stop},
+    {"stop_token_ids", kBoth, &BodyReader::StopTokenIds},
     {"store", kBoth, &BodyReader::Ignored},
     {"stream", kBoth, &BodyReader::Stream},
     {"temperature", kBoth,
@@ -208,10 +212,16 @@ std::optional<LineError> BodyReader::Read(const json& object) {
       elsewhere = true;
     }
     field_ = name;
-    const bool empty = value.is_array() && value.empty();
-    if (known == nullptr && (value.is_null() || (empty && !elsewhere)))
-      continue;
+    const bool empty = value.is_structured() && value.empty();
+    if (known == nullptr && (value.is_null() || empty)) continue;
     if (known == nullptr) {
+      if (const auto asks = ForeignFieldAsks(
+              name, chat_ ? Endpoint::kChatCompletions : Endpoint::kCompletions,
+              value)) {
+        if (asks->empty()) continue;
+        Unsupported(*asks);
+        return error_;
+      }
       const std::string meant = elsewhere ? "" : FieldLike(name);
       Fail(
           "unknown_field",
@@ -229,7 +239,7 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     if (value.is_null()) continue;
     if (!(this->*known->read)(value)) return error_;
   }
-  if (top_logprobs_ && !chat_logprobs_) {
+  if (top_logprobs_.value_or(0) > 0 && !chat_logprobs_) {
     field_ = "top_logprobs";
     Fail("invalid_request", "\"top_logprobs\" needs \"logprobs\": true");
     return error_;
@@ -335,10 +345,12 @@ bool BodyReader::LogitBias(const json& v) {
 }
 
 bool BodyReader::Seed(const json& v) {
-  if (!v.is_number_integer()) return Wrong("an integer of 64 bits", v);
-  body_->seed = v.is_number_unsigned()
-                    ? v.get<uint64_t>()
-                    : static_cast<uint64_t>(v.get<int64_t>());
+  if (!v.is_number_integer()) {
+    return Wrong("an integer of 64 bits; a negative one is none", v);
+  }
+  if (v.is_number_unsigned() || v.get<int64_t>() == 0) {
+    body_->seed = v.get<uint64_t>();
+  }
   return true;
 }
 
@@ -358,6 +370,18 @@ bool BodyReader::Stop(const json& v) {
   }
   for (const std::string& stop : body_->stop) {
     if (stop.empty() || stop.size() > kMaxStopBytes) return Wrong(kMustBe, v);
+  }
+  return true;
+}
+
+bool BodyReader::StopTokenIds(const json& v) {
+  const std::string must_be = absl::StrCat("a list of up to ", kMaxStopTokens,
+                                           " token ids below ", vocab_size_);
+  if (!v.is_array() || v.size() > kMaxStopTokens) return Wrong(must_be, v);
+  for (const json& item : v) {
+    int64_t id = 0;
+    if (!Integer(item, 0, vocab_size_ - 1, must_be, &id)) return false;
+    body_->stop_token_ids.push_back(static_cast<int32_t>(id));
   }
   return true;
 }

@@ -19,6 +19,7 @@ inline constexpr double kMaxAlterationPenalty = 2;  // presence, frequency: +-
 inline constexpr double kMaxLogitBias = 100;        // +-
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
+inline constexpr size_t kMaxStopTokens = 256;
 
 // The body of a request, each field checked by itself; absent ones are empty.
 struct RequestBody {
@@ -39,8 +40,9 @@ struct RequestBody {
   float presence_penalty = 0;
   float frequency_penalty = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;
-  std::optional<uint64_t> seed;
+  std::optional<uint64_t> seed;  // a negative one is none, as in vLLM
   std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
   std::optional<bool> ignore_eos;
   int32_t logprobs = -1;  // as in SamplingParams
   bool echo = false;
@@ -48,10 +50,11 @@ struct RequestBody {
 
 // Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,
 // and top_k, min_p, repetition_penalty, ignore_eos, add_generation_prompt,
-// documents and chat_template_kwargs as in vLLM. A field that is null counts as
-// absent, as does an unknown one that is an empty list. A field that cannot be
-// honoured is an error naming it, but for user, metadata, store and
-// service_tier, which have no meaning here. `vocab_size` bounds token ids.
+// documents, chat_template_kwargs and stop_token_ids as in vLLM. A field that
+// is null counts as absent, as does an unknown one that is an empty list or
+// object, and one of other APIs with a value that asks for nothing. A field
+// that cannot be honoured is an error naming it, but for user, metadata, store
+// and service_tier, which have no meaning here. `vocab_size` bounds token ids.
 std::optional<LineError> ReadRequestBody(const nlohmann::ordered_json& object,
                                          Endpoint endpoint, int32_t vocab_size,
                                          RequestBody* body);

@@ -46,6 +46,9 @@ std::string EncodeRequestParams(const Request& request) {
   if (sampling.logprobs >= 0) params["logprobs"] = sampling.logprobs;
   if (!sampling.logit_bias.empty()) params["logit_bias"] = sampling.logit_bias;
   if (!request.stop.empty()) params["stop"] = request.stop;
+  if (!request.stop_tokens.empty()) {
+    params["stop_tokens"] = request.stop_tokens;
+  }
   if (request.max_tokens_by_default) params["max_tokens_by_default"] = true;
   if (request.ignore_eos) params["ignore_eos"] = true;
   if (request.echo) params["echo"] = request.prompt_text;
@@ -78,6 +81,9 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       params["logit_bias"].get_to(sampling.logit_bias);
     }
     if (params.contains("stop")) params["stop"].get_to(request->stop);
+    if (params.contains("stop_tokens")) {
+      params["stop_tokens"].get_to(request->stop_tokens);
+    }
     request->ignore_eos = params.value("ignore_eos", false);
     if (params.contains("echo")) {
       request->echo = true;

@@ -5,7 +5,9 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "coordinator/jobs/requests/json_line.h"
@@ -19,6 +21,17 @@ using json = nlohmann::ordered_json;
 
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
+
+// Returns a url as OpenAI writes it: clients have it with or without "/v1", and
+// with slashes at its end.
+std::string FullUrl(absl::string_view url) {
+  while (absl::ConsumeSuffix(&url, "/")) {
+  }
+  absl::ConsumePrefix(&url, "/");
+  absl::ConsumePrefix(&url, "v1/");
+  return absl::StrCat("/v1/", url);
+}
+
 constexpr size_t kMaxCustomIdBytes = 512;
 // Bytes of a long text that are tokenized per position of the model.
 constexpr size_t kBytesToLookAt = 32;
@@ -50,6 +63,26 @@ uint64_t SplitMix64(uint64_t seed, uint64_t n) {
   return z ^ (z >> 31);
 }
 
+// Returns the key of the random numbers of a request with a seed of its own:
+// equal prompts have equal keys, others do not share one, though a seed may be
+// that of all lines.
+uint64_t MixWithPrompt(uint64_t seed, const std::vector<int32_t>& prompt) {
+  for (const int32_t token : prompt) {
+    seed = SplitMix64(seed ^ static_cast<uint32_t>(token), 0);
+  }
+  return seed;
+}
+
+// Returns the messages of a prompt that is a user's.
+json MessagesOf(json prompt, const v1::RequestDefaults& defaults) {
+  json messages = json::array();
+  if (defaults.has_system()) {
+    messages.push_back({{"role", "system"}, {"content", defaults.system()}});
+  }
+  messages.push_back({{"role", "user"}, {"content", std::move(prompt)}});
+  return messages;
+}
+
 // Reads the parts of a batch line around its body.
 std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
                                       const json** body) {
@@ -78,9 +111,11 @@ std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
     return Missing("url", absl::StrCat("it must be \"", kChatUrl, "\" or \"",
                                        kCompletionsUrl, "\""));
   }
-  if (*url == kChatUrl) {
+  const std::string full =
+      url->is_string() ? FullUrl(url->get_ref<const std::string&>()) : "";
+  if (full == kChatUrl) {
     *endpoint = Endpoint::kChatCompletions;
-  } else if (*url == kCompletionsUrl) {
+  } else if (full == kCompletionsUrl) {
     *endpoint = Endpoint::kCompletions;
   } else {
     return LineError{
@@ -143,7 +178,12 @@ RequestParser::Line RequestParser::ParseText(absl::string_view text,
     return line;
   }
   RequestBody body;
-  body.prompt = std::string(text);
+  if (chats()) {
+    line.request.endpoint = Endpoint::kChatCompletions;
+    body.messages = MessagesOf(std::string(text), defaults_);
+  } else {
+    body.prompt = std::string(text);
+  }
   line.error = Build(body, &line.request);
   return line;
 }
@@ -191,7 +231,19 @@ std::optional<LineError> RequestParser::Parse(absl::string_view text,
                             "a line is a batch request (custom_id, method, "
                             "url, body) or has \"prompt\" or \"messages\"");
     }
-    if (chat) endpoint = Endpoint::kChatCompletions;
+    if (!chat && chats()) {
+      const json& prompt = object["prompt"];
+      if (!prompt.is_string()) {
+        return Invalid(
+            "prompt", absl::StrCat("\"prompt\" must be a string to be put into "
+                                   "the chat template (--chat), got ",
+                                   DescribeJson(prompt)));
+      }
+      json messages = MessagesOf(prompt, defaults_);
+      object.erase("prompt");
+      object["messages"] = std::move(messages);
+    }
+    if (object.contains("messages")) endpoint = Endpoint::kChatCompletions;
     if (line->custom_id.empty()) {
       line->custom_id = absl::StrCat("line-", line->request.index + 1);
     }
@@ -223,8 +275,8 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
                    : BuildPrompt(body, request);
   if (error) return error;
   if ((error = SetMaxTokens(body, request))) return error;
+  if ((error = SetStops(body, request))) return error;
   SetSampling(body, request);
-  request->stop = std::move(body.stop);
   request->ignore_eos = body.ignore_eos.value_or(defaults_.ignore_eos());
   return std::nullopt;
 }
@@ -416,14 +468,12 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
                                                         : "prompt"};
   }
   if (body.max_tokens && *body.max_tokens > room) {
-    return LineError{
-        "prompt_too_long",
-        absl::StrCat("too long a prompt: its ", prompt, " tokens and ",
-                     *body.max_tokens, " to generate (max_tokens) exceed the ",
-                     options_.max_model_len,
-                     " that the model takes; shorten it or ask for at most ",
-                     room, limit()),
-        "max_tokens"};
+    return Invalid(
+        "max_tokens",
+        absl::StrCat("\"max_tokens\" is ", *body.max_tokens,
+                     ", too many: the model takes ", options_.max_model_len,
+                     " tokens, and the prompt has ", prompt,
+                     "; ask for at most ", room, limit()));
   }
   int64_t wanted = options_.default_max_tokens;
   if (generation_.max_length) wanted = *generation_.max_length - prompt;
@@ -437,6 +487,48 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   request->max_tokens_by_default =
       !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room &&
       (generation_.max_new_tokens || !generation_.max_length);
+  return std::nullopt;
+}
+
+std::optional<LineError> RequestParser::SetStops(RequestBody& body,
+                                                 Request* request) const {
+  const Tokenizer& tokenizer = *options_.tokenizer;
+  for (std::string& stop : body.stop) {
+    const std::optional<int32_t> token = tokenizer.TokenToId(stop);
+    if (token && tokenizer.IsSpecial(*token)) {
+      request->stop_tokens.push_back(*token);
+      continue;
+    }
+    const auto ids = tokenizer.Encode(stop, /*add_special_tokens=*/false);
+    for (const int32_t id : ids.ok() ? *ids : std::vector<int32_t>()) {
+      const std::string special = tokenizer.IdToToken(id);
+      if (!tokenizer.IsSpecial(id) || !absl::StrContains(stop, special)) {
+        continue;
+      }
+      return LineError{
+          "unsupported",
+          absl::StrCat("\"stop\" has ", QuoteForMessage(stop),
+                       ", which is the special token ",
+                       QuoteForMessage(special),
+                       " among other text; special tokens are no part of an "
+                       "answer's text, so it would never be found: give ",
+                       QuoteForMessage(special), " alone"),
+          "stop"};
+    }
+    request->stop.push_back(std::move(stop));
+  }
+  for (const int32_t id : body.stop_token_ids) {
+    if (!tokenizer.IsSpecial(id)) {
+      return LineError{
+          "unsupported",
+          absl::StrCat("\"stop_token_ids\" has ", id,
+                       ", which is no special token; give its text, ",
+                       QuoteForMessage(tokenizer.IdToToken(id)),
+                       ", as \"stop\""),
+          "stop_token_ids"};
+    }
+    request->stop_tokens.push_back(id);
+  }
   return std::nullopt;
 }
 
@@ -458,6 +550,10 @@ void RequestParser::SetSampling(RequestBody& body, Request* request) const {
                           generation_.top_p, 1.0f);
   sampling.top_k = std::max(0, choose(body.top_k, defaults_.has_top_k(),
                                       defaults_.top_k(), generation_.top_k, 0));
+  if (sampling.top_p <= 0) {  // the likeliest token is in any share
+    sampling.top_k = 1;
+    sampling.top_p = 1;
+  }
   sampling.min_p = choose(body.min_p, false, 0.0f, generation_.min_p, 0.0f);
   sampling.repetition_penalty = choose(body.repetition_penalty, false, 1.0f,
                                        generation_.repetition_penalty, 1.0f);
@@ -465,8 +561,9 @@ void RequestParser::SetSampling(RequestBody& body, Request* request) const {
   sampling.frequency_penalty = body.frequency_penalty;
   sampling.logit_bias = std::move(body.logit_bias);
   sampling.logprobs = body.logprobs;
-  sampling.seed = body.seed.value_or(
-      SplitMix64(defaults_.seed(), static_cast<uint64_t>(request->index)));
+  sampling.seed = body.seed ? MixWithPrompt(*body.seed, request->prompt)
+                            : SplitMix64(defaults_.seed(),
+                                         static_cast<uint64_t>(request->index));
 }
 
 }  // namespace sluice

@@ -24,8 +24,10 @@ namespace sluice {
 // Parameters come from the request, or else the job's defaults, or else
 // generation_config.json, or else are greedy with Options::default_max_tokens.
 // A default number of tokens shrinks to what fits the model; one that the
-// request gives must fit. Without a seed of its own, request i gets output i of
-// splitmix64 started at the job's seed. Thread-safe.
+// request gives must fit. The seed of a request is mixed with its prompt's
+// tokens, so that a seed of all lines gives different prompts different random
+// numbers, and equal ones the same. Without a seed of its own, request i gets
+// output i of splitmix64 started at the job's seed. Thread-safe.
 class RequestParser {
  public:
   struct Options {
@@ -49,10 +51,16 @@ class RequestParser {
   Line ParseJson(absl::string_view text, int64_t index) const;
   Line ParseText(absl::string_view text, int64_t index) const;
 
+  // Whether texts could be put into a chat template, and are not.
+  bool leaves_template_out() const {
+    return options_.chat_template != nullptr && !chats();
+  }
   // The model's token ids are [0, vocab_size).
   int32_t vocab_size() const { return vocab_size_; }
 
  private:
+  // Whether prompts without an endpoint of their own become chats.
+  bool chats() const { return defaults_.chat() || defaults_.has_system(); }
   std::optional<LineError> Parse(absl::string_view text, Line* line) const;
   // Makes a whole request of a body.
   std::optional<LineError> Build(struct RequestBody& body,
@@ -69,6 +77,10 @@ class RequestParser {
                                         Request* request) const;
   std::optional<LineError> SetMaxTokens(const struct RequestBody& body,
                                         Request* request) const;
+  // Stop strings that are special tokens become stop tokens, as a text has no
+  // special tokens in it.
+  std::optional<LineError> SetStops(struct RequestBody& body,
+                                    Request* request) const;
   void SetSampling(struct RequestBody& body, Request* request) const;
 
   const Options options_;

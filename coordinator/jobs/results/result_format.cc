@@ -25,8 +25,13 @@ std::string Name(absl::string_view kind, const JobId job, int64_t index) {
   return absl::StrCat(kind, job.value(), "_", index);
 }
 
+// Returns a string of a line, which must hold nothing that ends one.
+std::string Quote(absl::string_view text) {
+  return EscapeLineEnds(QuoteJson(text));
+}
+
 std::string Nullable(absl::string_view text) {
-  return text.empty() ? "null" : QuoteJson(text);
+  return text.empty() ? "null" : Quote(text);
 }
 
 double Finite(float logprob) {
@@ -70,8 +75,9 @@ std::string ChatLogprobs(const Generation& generation, TokenTexts* tokens) {
     }
     content.push_back(std::move(entry));
   }
-  return json{{"content", std::move(content)}, {"refusal", nullptr}}.dump(
-      -1, ' ', false, json::error_handler_t::replace);
+  return EscapeLineEnds(
+      json{{"content", std::move(content)}, {"refusal", nullptr}}.dump(
+          -1, ' ', false, json::error_handler_t::replace));
 }
 
 // The completion's "logprobs", written as text: as a tree it would take ten
@@ -93,14 +99,16 @@ class CompletionLogprobs {
     const std::string quoted = tokens_->Get(token).quoted;
     Begin(quoted, offset);
     AppendNumber(logprob, &logprobs_);
-    names_.clear();
+    names_ = {quoted};  // the token's own name is nobody else's
     tops_ += '{';
+    bool shown = false;
     for (const TokenLogprob& other : top) {
-      if (other.token >= 0) {
-        AddTop(tokens_->Get(other.token).quoted, other.logprob);
-      }
+      if (other.token < 0) continue;
+      shown = shown || other.token == token;
+      AddTop(other.token == token ? quoted : NewName(other.token),
+             other.logprob);
     }
-    AddTop(quoted, logprob);
+    if (!shown) AddTop(quoted, logprob);
     tops_ += '}';
   }
 
@@ -121,13 +129,21 @@ class CompletionLogprobs {
     absl::StrAppend(&offsets_, offset);
   }
 
-  void AddTop(const std::string& quoted, float logprob) {
-    // Several tokens may have the same text; the likeliest comes first.
-    if (std::find(names_.begin(), names_.end(), quoted) != names_.end()) return;
-    if (!names_.empty()) tops_ += ',';
-    absl::StrAppend(&tops_, quoted, ":");
+  // Returns the token's text, or, as several tokens may have the same, its id
+  // in vLLM's form.
+  std::string NewName(int32_t token) {
+    std::string name = tokens_->Get(token).quoted;
+    if (std::find(names_.begin(), names_.end(), name) != names_.end()) {
+      name = absl::StrCat("\"token_id:", token, "\"");
+    }
+    names_.push_back(name);
+    return name;
+  }
+
+  void AddTop(const std::string& name, float logprob) {
+    if (tops_.back() != '{') tops_ += ',';
+    absl::StrAppend(&tops_, name, ":");
     AppendNumber(logprob, &tops_);
-    names_.push_back(quoted);
   }
 
   TokenTexts* const tokens_;
@@ -168,6 +184,11 @@ class TextOffsets {
     return offset;
   }
 
+  // Where the text ends, in characters.
+  size_t End() const {
+    return characters_ + CountCharacters(text_.substr(at_));
+  }
+
  private:
   void Advance(size_t bytes) {
     characters_ += CountCharacters(text_.substr(at_, bytes));
@@ -200,8 +221,11 @@ std::string FormatLogprobs(const Request& request, const Generation& generation,
   }
   TextOffsets answer(generation.text,
                      request.echo ? CountCharacters(request.prompt_text) : 0);
-  for (const SampledToken& sampled : generation.logprobs) {
-    const size_t offset = answer.Next(tokens->Get(sampled.token));
+  for (size_t i = 0; i < generation.logprobs.size(); ++i) {
+    const SampledToken& sampled = generation.logprobs[i];
+    const size_t offset = i < generation.tokens.size()
+                              ? answer.Next(tokens->Get(sampled.token))
+                              : answer.End();
     out.Add(sampled.token, sampled.logprob, sampled.top, offset);
   }
   return std::move(out).Finish();
@@ -221,15 +245,15 @@ std::string FormatAnswer(const Request& request, const Generation& generation,
       Name(chat ? "chatcmpl-" : "cmpl-", request.job, request.index),
       "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
       "\",\"created\":", absl::ToUnixSeconds(created),
-      ",\"model\":", QuoteJson(model), ",\"choices\":[{\"index\":0,");
+      ",\"model\":", Quote(model), ",\"choices\":[{\"index\":0,");
   if (chat) {
     absl::StrAppend(&line, "\"message\":{\"role\":\"assistant\",\"content\":",
-                    QuoteJson(generation.text), "}");
+                    Quote(generation.text), "}");
   } else if (request.echo) {
-    absl::StrAppend(
-        &line, "\"text\":", QuoteJson(request.prompt_text + generation.text));
+    absl::StrAppend(&line,
+                    "\"text\":", Quote(request.prompt_text + generation.text));
   } else {
-    absl::StrAppend(&line, "\"text\":", QuoteJson(generation.text));
+    absl::StrAppend(&line, "\"text\":", Quote(generation.text));
   }
   absl::StrAppend(&line, ",\"logprobs\":",
                   request.sampling.logprobs < 0 ? "null"
@@ -247,14 +271,25 @@ std::string FormatAnswer(const Request& request, const Generation& generation,
 }
 
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
-                        const LineError& error) {
-  return absl::StrCat(
-      "{\"id\":\"", Name("batch_req_", job, index),
-      "\",\"custom_id\":", Nullable(custom_id),
-      ",\"response\":null,\"error\":{\"code\":", QuoteJson(error.code),
-      ",\"message\":",
-      QuoteJson(absl::StrCat("line ", index + 1, ": ", error.message)),
-      ",\"param\":", Nullable(error.param), ",\"line\":", index + 1, "}}");
+                        const LineError& error, int http_status) {
+  const std::string code = Quote(error.code);
+  const std::string param = Nullable(error.param);
+  const std::string message =
+      Quote(absl::StrCat("line ", index + 1, ": ", error.message));
+  std::string response = "null";
+  if (http_status != 0) {
+    response = absl::StrCat(
+        "{\"status_code\":", http_status, ",\"request_id\":\"",
+        Name("req_", job, index),
+        "\",\"body\":{\"error\":{\"message\":", message, ",\"type\":\"",
+        http_status < 500 ? "invalid_request_error" : "server_error",
+        "\",\"param\":", param, ",\"code\":", code, "}}}");
+  }
+  return absl::StrCat("{\"id\":\"", Name("batch_req_", job, index),
+                      "\",\"custom_id\":", Nullable(custom_id),
+                      ",\"response\":", response, ",\"error\":{\"code\":", code,
+                      ",\"message\":", message, ",\"param\":", param,
+                      ",\"line\":", index + 1, "}}");
 }
 
 LineError ErrorOfStatus(const absl::Status& status) {
@@ -279,6 +314,7 @@ StoredResult FormatResult(const FinishedRequest& finished,
   result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
   result.max_tokens = request.max_tokens;
   LineError error;
+  int http_status = kRefused;
   if (generation.status.ok()) {
     result.line = FormatAnswer(request, generation, model, created, tokens);
     const auto bytes = static_cast<int64_t>(result.line.size());
@@ -297,11 +333,12 @@ StoredResult FormatResult(const FinishedRequest& finished,
              ""};
   } else {
     error = ErrorOfStatus(generation.status);
+    http_status = absl::IsCancelled(generation.status) ? 0 : kFailed;
   }
   result.kind = absl::IsCancelled(generation.status) ? ResultKind::kCancelled
                                                      : ResultKind::kError;
-  result.line =
-      FormatError(request.job, request.index, request.custom_id, error);
+  result.line = FormatError(request.job, request.index, request.custom_id,
+                            error, http_status);
   result.outcome = error.code;
   return result;
 }

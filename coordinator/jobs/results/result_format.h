@@ -17,18 +17,26 @@ namespace sluice {
 //   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
 //    "error": null}
 // with a chat.completion or text_completion as the body. Always valid UTF-8 and
-// JSON: an infinite logprob becomes -9999, as OpenAI does. With echo, the
+// JSON on one line, for readers that know more ends of lines than "\n", too. An
+// infinite logprob becomes -9999, as OpenAI does. With echo, the
 // completion's logprobs begin with the prompt's tokens, those of the tokenizer
 // itself included; the first has null for its own, as nothing predicts it. A
-// text_offset counts characters of the answer's text.
+// text_offset counts characters of the answer's text. Each token that usage
+// counts has its entry: that of an end-of-sequence token, which has no part in
+// the text, lies at the text's end.
 std::string FormatAnswer(const Request& request, const Generation& generation,
                          absl::string_view model, absl::Time created,
                          TokenTexts* tokens);
 
-// Formats the line of a request without an answer: "response" is null, "error"
-// has code, message (which starts with "line N: "), param and line.
+// HTTP's codes of a request that was refused, and of one that failed.
+inline constexpr int kRefused = 400, kFailed = 500;
+
+// Formats the line of a request without an answer. Its "error" has code,
+// message (which starts with "line N: "), param and line. Its "response" has
+// the same in its body with `http_status`, as OpenAI's batches do; it is null
+// if that is 0, of a request that nobody answered.
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
-                        const LineError& error);
+                        const LineError& error, int http_status);
 
 // Returns the error of a failed generation: kCancelled becomes
 // "batch_cancelled", other codes their name in lower case.

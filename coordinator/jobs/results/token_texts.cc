@@ -4,8 +4,10 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
@@ -27,6 +29,19 @@ std::optional<std::string> FallbackByte(absl::string_view token) {
   return std::string(1, static_cast<char>(byte));
 }
 
+std::string NameOf(const TokenTexts::Entry& entry) {
+  if (!FindInvalidUtf8(entry.bytes)) return entry.text;
+  std::string name = "bytes:";
+  for (const char c : entry.bytes) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '\\') {
+      name += c;
+    } else {
+      absl::StrAppendFormat(&name, "\\x%02x", static_cast<unsigned char>(c));
+    }
+  }
+  return name;
+}
+
 }  // namespace
 
 const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
@@ -39,7 +54,6 @@ const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
   const std::string both = tokenizer_->Decode(twice, false);
   entry.text = absl::StartsWith(both, once) ? both.substr(once.size()) : once;
   if (FindInvalidUtf8(entry.text)) entry.text = once;
-  entry.quoted = QuoteJson(entry.text);
   entry.special = tokenizer_->IsSpecial(id);
   entry.bytes = entry.text;
   if (absl::StrContains(entry.text, kReplacement)) {
@@ -51,6 +65,7 @@ const TokenTexts::Entry& TokenTexts::Get(int32_t id) {
       entry.bytes = bytes;
     }
   }
+  entry.quoted = EscapeLineEnds(QuoteJson(NameOf(entry)));
   return cache_.insert_or_assign(id, std::move(entry)).first->second;
 }
 

@@ -14,7 +14,9 @@ class TokenTexts {
  public:
   struct Entry {
     std::string text;  // as inside a text, with its leading space; valid UTF-8
-    std::string quoted;  // `text` as a JSON string
+    // A name for completions, as a JSON string: `text`, unless the token's
+    // bytes are no text ("bytes:\xe3\x81", OpenAI's form).
+    std::string quoted;
     bool special = false;
     std::string bytes;  // the token's bytes; may be part of a character
   };

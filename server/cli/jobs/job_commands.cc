@@ -240,6 +240,9 @@ absl::Status Submit(const SubmitFlags& flags,
         "list");
   }
   SLUICE_RETURN_IF_ERROR(job.status());
+  if (!job->hint().empty()) {
+    std::cerr << EscapeLinesForTerminal(job->hint()) << "\n";
+  }
   if (flags.wait) {
     return Wait(*client, job->id(), flags.json, *coordinator.signals, &display,
                 files.get());

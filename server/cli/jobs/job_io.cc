@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
@@ -13,7 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/status_macros.h"
@@ -32,6 +32,10 @@ constexpr char kSamplingGroup[] = "Sampling";
 
 // Bytes of an input's beginning that show its kind.
 constexpr size_t kHeadBytes = 64 << 10;
+constexpr size_t kReadBytes = 1 << 20;
+// Bytes of an input that are looked through for a line of JSON.
+constexpr int64_t kMaxScan = int64_t{1} << 30;
+constexpr size_t kMarkBytes = 3;  // of a byte order mark in UTF-8
 
 absl::Time FromProtoTime(const google::protobuf::Timestamp& t) {
   return absl::FromUnixSeconds(t.seconds()) + absl::Nanoseconds(t.nanos());
@@ -42,10 +46,39 @@ std::string TimeText(const google::protobuf::Timestamp& t) {
                           absl::UTCTimeZone());
 }
 
+// Whether a line of a file, from byte `begin` on, begins like JSON: text that
+// was meant as JSON gets the parser's error. The whole is read if need be, but
+// no more than kMaxScan.
+bool HasLineLikeJson(int fd, int64_t begin) {
+  std::string buffer(kReadBytes, '\0');
+  bool at_start = true;  // nothing but spaces in this line yet
+  for (int64_t at = begin; at - begin < kMaxScan;) {
+    const ssize_t n = pread(fd, buffer.data(), buffer.size(), at);
+    if (n <= 0) return false;
+    const absl::string_view data(buffer.data(), static_cast<size_t>(n));
+    for (size_t pos = 0; pos < data.size();) {
+      if (at_start) {
+        const char c = data[pos++];
+        if (c == '{' || c == '[') return true;
+        at_start = c == '\n' || absl::ascii_isspace(c) ||
+                   (at == begin && pos <= kMarkBytes && c < 0);  // a mark
+        continue;
+      }
+      const size_t end = data.find('\n', pos);
+      if (end == data.npos) break;
+      pos = end + 1;
+      at_start = true;
+    }
+    at += n;
+  }
+  return true;  // who knows
+}
+
 // Returns the kind of a file that begins like this, and the remedy, if none of
 // its lines can be a request; else "".
 std::string WhatElseItIs(const std::string& path, absl::string_view head,
-                         v1::InputFormat format) {
+                         v1::InputFormat format,
+                         const std::function<bool()>& may_have_requests) {
   static constexpr struct {
     absl::string_view begin, name, unpack;
   } kPacked[] = {{"\x1f\x8b", "gzip", "gunzip -c"},
@@ -80,13 +113,7 @@ std::string WhatElseItIs(const std::string& path, absl::string_view head,
     return "this is one JSON list, where each line must be a JSON object; "
            "convert it first: jq -c '.[]'";
   }
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    const absl::string_view stripped = absl::StripLeadingAsciiWhitespace(line);
-    // Text that was meant as JSON gets the parser's error.
-    if (absl::StartsWith(stripped, "{") || absl::StartsWith(stripped, "[")) {
-      return "";
-    }
-  }
+  if (may_have_requests()) return "";
   const absl::string_view first = text.substr(0, text.find('\n'));
   if (absl::EndsWithIgnoreCase(path, ".csv") ||
       absl::EndsWithIgnoreCase(path, ".tsv") ||
@@ -118,14 +145,23 @@ void JobFlags::AddTo(CLI::App* app) {
   app->add_option("--input-format", format,
                   "jsonl, text, or auto: text for *.txt, else jsonl")
       ->capture_default_str();
+  app->add_flag("--chat", chat,
+                "ask the prompts of a text file, and of lines with \"prompt\" "
+                "alone, as a user, in the model's chat template");
+  app->add_option("--system", system,
+                  "the system message of these chats; implies --chat")
+      ->check(Utf8Text())
+      ->type_name("TEXT");
   app->add_option("--name", name, "a name for people")->check(Utf8Text());
   app->add_option("--temperature", temperature,
                   "0 is greedy; for requests that do not say, as are the next "
                   "ones; defaults: the model's generation_config.json's")
       ->check(From(0, 2))
       ->group(kSamplingGroup);
-  app->add_option("--top-p", top_p, "the likeliest tokens that make up so much")
-      ->check(AboveUpTo(0, 1))
+  app->add_option(
+         "--top-p", top_p,
+         "the likeliest tokens that make up so much; 0: the likeliest one")
+      ->check(From(0, 1))
       ->group(kSamplingGroup);
   app->add_option("--top-k", top_k, "so many of the likeliest tokens; 0: all")
       ->check(AtLeast(-1))
@@ -157,6 +193,8 @@ absl::StatusOr<v1::JobSpec> JobFlags::ToSpec() const {
   if (top_k) defaults->set_top_k(*top_k);
   if (seed) defaults->set_seed(*seed);
   if (ignore_eos) defaults->set_ignore_eos(true);
+  if (chat) defaults->set_chat(true);
+  if (system) defaults->set_system(*system);
   return spec;
 }
 
@@ -198,14 +236,18 @@ absl::Status InputFile::CheckKind(const std::string& path,
   const int fd = path == "-" ? dup(STDIN_FILENO)
                              : open(path.c_str(), O_RDONLY | O_CLOEXEC);
   ssize_t n = -1;
+  int64_t begin = 0;
   if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
-    n = pread(fd, head.data(), head.size(),
-              path == "-" ? lseek(fd, 0, SEEK_CUR) : 0);
+    if (path == "-") begin = lseek(fd, 0, SEEK_CUR);
+    n = pread(fd, head.data(), head.size(), begin);
+  }
+  std::string wrong;  // the reader reports an error
+  if (n > 0) {
+    head.resize(static_cast<size_t>(n));
+    wrong = WhatElseItIs(path, head, format,
+                         [&] { return HasLineLikeJson(fd, begin); });
   }
   if (fd >= 0) close(fd);
-  if (n <= 0) return absl::OkStatus();  // the reader reports the error
-  head.resize(static_cast<size_t>(n));
-  const std::string wrong = WhatElseItIs(path, head, format);
   if (wrong.empty()) return absl::OkStatus();
   return InvalidArgument("--input ", path, ": ", wrong);
 }

@@ -28,6 +28,8 @@ struct JobFlags {
   std::optional<int32_t> top_k;
   std::optional<uint64_t> seed;
   bool ignore_eos = false;
+  bool chat = false;
+  std::optional<std::string> system;
 
   void AddTo(CLI::App* app);
   // Makes the spec; kInvalidArgument for an unknown format.

@@ -483,7 +483,7 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Plan> plans,
                           Frontier(request, kFrontierPoints));
   if (flags.json) {
-    std::cout << FrontierJson(plans).dump() << std::endl;
+    std::cout << EscapeLineEnds(FrontierJson(plans).dump()) << std::endl;
   } else {
     std::cout << FrontierTable(plans) << std::flush;
   }
@@ -655,7 +655,7 @@ absl::Status RunPlan(const PlanFlags& flags,
       all["rejected_tensor_parallel"] =
           AlternativesJson(decision.rejected_ranks);
     }
-    std::cout << all.dump() << std::endl;
+    std::cout << EscapeLineEnds(all.dump()) << std::endl;
   } else {
     PlanRequest grouped = c.request;
     grouped.machines = decision.machines;
@@ -721,7 +721,7 @@ absl::Status RunSimulate(const PlanFlags& flags,
         {"latency_seconds", result.latency_seconds},
         {"predicted_tokens_per_second", plan.tokens_per_second},
         {"stages", std::move(stages)}};
-    std::cout << line.dump() << std::endl;
+    std::cout << EscapeLineEnds(line.dump()) << std::endl;
     return absl::OkStatus();
   }
   std::cout << absl::StrFormat(

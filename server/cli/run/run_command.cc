@@ -50,6 +50,8 @@ void AddFacts(const JobFlags& job, v1::InputFormat format,
   add("--top-k", job.top_k);
   add("--seed", job.seed);
   (*facts)["--ignore-eos"] = job.ignore_eos ? "given" : "";
+  if (job.chat) (*facts)["--chat"] = "given";
+  if (job.system) (*facts)["--system"] = *job.system;
   (*facts)["the version of Sluice"] = ReleaseVersion();
   (*facts)["--input-format"] =
       format == v1::INPUT_FORMAT_TEXT ? "text" : "jsonl";
@@ -209,9 +211,11 @@ absl::Status Runner::CreateJob() {
     }
     std::cerr << "\n";
   }
-  if (const std::string text = DefaultMaxTokensText(first_);
-      !text.empty() && !IsTerminal(first_.state())) {
-    std::cerr << text << "\n";
+  if (IsTerminal(first_.state())) return absl::OkStatus();
+  for (const std::string& text :
+       {cluster_->coordinator().answer_ends(), DefaultMaxTokensText(first_),
+        first_.hint()}) {
+    if (!text.empty()) std::cerr << EscapeLinesForTerminal(text) << "\n";
   }
   return absl::OkStatus();
 }
@@ -337,7 +341,8 @@ absl::Status Runner::Report() {
     SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last_.plan()));
   }
   if (!flags_.quiet) PrintFigures(plan, wall, rate);
-  if (flags_.json) std::cout << Figures(plan, wall, rate).dump() << std::endl;
+  if (flags_.json)
+    std::cout << EscapeLineEnds(Figures(plan, wall, rate).dump()) << std::endl;
   SLUICE_RETURN_IF_ERROR(flags_.cluster.WriteTrace(tracer_.get()));
   cluster_.reset();
   SLUICE_RETURN_IF_ERROR(state_->Finish());

@@ -18,6 +18,7 @@
 #include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "common/threads/mutex.h"
 #include "server/cli/commands.h"
@@ -201,7 +202,7 @@ void Print(const LocalCluster& cluster, const ScoreFlags& flags,
         {"workers", flags.cluster.options.num_workers},
         {"dtype", cluster.coordinator().cluster_state().dtype()},
         {"policy", cluster.coordinator().policy_text()}};
-    std::cout << line.dump() << std::endl;
+    std::cout << EscapeLineEnds(line.dump()) << std::endl;
     return;
   }
   std::cout << absl::StrFormat(

@@ -65,6 +65,13 @@ TEST_F(JobIoTest, LetsRequestsPass) {
   EXPECT_EQ(Kind("a", "{\"prompt\":\"x\"}\n"), "");
   EXPECT_EQ(Kind("b", "\xef\xbb\xbf\n  {\"prompt\":\"x\"}\n"), "");
   EXPECT_EQ(Kind("c", "not JSON, but one of many\n{\"prompt\":\"x\"}\n"), "");
+  // However long the lines before are.
+  EXPECT_EQ(Kind("g", std::string(3 << 20, 'x') + "\n {\"prompt\":\"x\"}\n"),
+            "");
+  std::string lines;
+  while (lines.size() < 200000) lines += "junk, as are others\n";
+  EXPECT_THAT(Kind("h", lines), HasSubstr("--input-format text"));
+  EXPECT_EQ(Kind("i", lines + "{}"), "");
   EXPECT_EQ(Kind("d", "[\"a list\"]\n"), "");  // a line with an error
   EXPECT_EQ(Kind("e", ""), "");
   EXPECT_EQ(Kind("f", "Tell me, please\n", v1::INPUT_FORMAT_TEXT), "");

@@ -67,6 +67,22 @@ TEST_F(SequenceStateTest, IgnoresEndOfSequenceIfAsked) {
   ExpectAsSimulated(request, ScriptModel(1, "yes"));
 }
 
+TEST_F(SequenceStateTest, EndsAtAStopToken) {
+  Request request = MakeRequest(1, 0, "Q", 20);
+  request.stop_tokens = {'y', 'c'};
+  request.ignore_eos = true;
+  request.sampling.logprobs = 0;
+  for (const bool watched : {false, true}) {
+    if (watched) request.stop = {"bcd"};
+    const FinishedRequest f = Run(Make(request), ScriptModel(1, "abcd"));
+    EXPECT_EQ(f.generation.finish_reason, FinishReason::kStop);
+    EXPECT_EQ(f.generation.tokens, (std::vector<int32_t>{'a', 'b'}));
+    EXPECT_EQ(f.generation.generated, 3);
+    EXPECT_EQ(f.generation.logprobs.size(), 3);
+    EXPECT_EQ(f.generation.text, watched ? "ab" : "");
+  }
+}
+
 TEST_F(SequenceStateTest, CutsAtAStopStringAcrossTokens) {
   Request request = MakeRequest(1, 0, "Q", 20);
   request.stop = {"END", "zzz"};
@@ -90,9 +106,34 @@ TEST_F(SequenceStateTest, KeepsLogprobsOfTheTokens) {
   Request request = MakeRequest(1, 0, "Q", 10);
   request.sampling.logprobs = 0;
   const FinishedRequest f = Run(Make(request), ScriptModel(1, "ab"));
-  ASSERT_EQ(f.generation.logprobs.size(), 2);
+  ASSERT_EQ(f.generation.logprobs.size(), 3);
   EXPECT_EQ(f.generation.logprobs[1].token, 'b');
   EXPECT_EQ(f.generation.logprobs[1].logprob, -98);
+  EXPECT_EQ(f.generation.logprobs[2].token, FakeTokenizer::kAsciiEos);
+}
+
+// Usage counts `generated`, and readers expect as many entries.
+TEST_F(SequenceStateTest, HasALogprobForEachGeneratedTokenHoweverItEnds) {
+  const auto expect = [&](Request request, const std::string& script,
+                          FinishReason reason, int32_t generated) {
+    request.sampling.logprobs = 2;
+    const FinishedRequest f = Run(Make(request), ScriptModel(1, script));
+    EXPECT_EQ(f.generation.finish_reason, reason) << script;
+    EXPECT_EQ(f.generation.generated, generated) << script;
+    EXPECT_EQ(f.generation.logprobs.size(), generated) << script;
+  };
+  const Request ten = MakeRequest(1, 0, "Q", 10);
+  expect(ten, "ab", FinishReason::kStop, 3);
+  expect(ten, "", FinishReason::kStop, 1);
+  expect(MakeRequest(1, 0, "Q", 1), "", FinishReason::kStop, 1);
+  expect(MakeRequest(1, 0, "Q", 2), "abc", FinishReason::kLength, 2);
+  Request ignoring = MakeRequest(1, 0, "Q", 4);
+  ignoring.ignore_eos = true;
+  expect(ignoring, "ab", FinishReason::kLength, 4);
+  Request stopping = ten;
+  stopping.stop = {"END"};
+  expect(stopping, "aENDb", FinishReason::kStop, 4);
+  expect(stopping, "aEN", FinishReason::kStop, 4);
 }
 
 TEST_F(SequenceStateTest, FailsOnLogitsThatAreNotNumbers) {

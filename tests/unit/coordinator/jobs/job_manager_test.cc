@@ -212,7 +212,7 @@ TEST_F(JobManagerTest, SpecsAreChecked) {
       std::numeric_limits<float>::quiet_NaN());
   EXPECT_THAT(refused(spec), HasSubstr("defaults.temperature"));
   spec.Clear();
-  spec.mutable_defaults()->set_top_p(0);
+  spec.mutable_defaults()->set_top_p(-0.5f);
   EXPECT_THAT(refused(spec), HasSubstr("defaults.top_p"));
   spec.Clear();
   spec.mutable_defaults()->set_top_k(-2);

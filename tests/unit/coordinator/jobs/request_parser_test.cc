@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -82,7 +83,7 @@ TEST_F(RequestParserTest, ReadsACompletion) {
       R"("model":"test-model","max_tokens":7,"temperature":0.5,"top_p":0.9,)"
       R"("top_k":40,"min_p":0.1,"repetition_penalty":1.5,)"
       R"("presence_penalty":-1,"frequency_penalty":2,)"
-      R"("logit_bias":{"5":-100,"17":1.5},"seed":-1,"stop":["x","yz"],)"
+      R"("logit_bias":{"5":-100,"17":1.5},"seed":9,"stop":["x","yz"],)"
       R"("logprobs":3,"n":1,"best_of":1,"stream":false,"ignore_eos":true,)"
       R"("user":"u","metadata":{"k":"v"},"suffix":null)"));
   EXPECT_EQ(request.custom_id, "a");
@@ -98,7 +99,6 @@ TEST_F(RequestParserTest, ReadsACompletion) {
   EXPECT_EQ(request.sampling.frequency_penalty, 2);
   EXPECT_THAT(request.sampling.logit_bias,
               testing::UnorderedElementsAre(Pair(5, -100), Pair(17, 1.5f)));
-  EXPECT_EQ(request.sampling.seed, ~uint64_t{0});
   EXPECT_THAT(request.stop, ElementsAre("x", "yz"));
   EXPECT_EQ(request.sampling.logprobs, 3);
   EXPECT_TRUE(request.ignore_eos);
@@ -197,9 +197,118 @@ TEST_F(RequestParserTest, SeedsDifferByLineAndRepeatByJob) {
   EXPECT_NE(seed(seven, 0), seed({}, 0));
   EXPECT_EQ(seed(seven, 3), seed(seven, 3));
   EXPECT_NE(seed(seven, 3), seed(seven, 4));
-  EXPECT_EQ(Good(R"({"prompt":"x","seed":12})", seven).sampling.seed, 12u);
-  EXPECT_EQ(Good(R"({"prompt":"x","seed":18446744073709551615})").sampling.seed,
-            ~uint64_t{0});
+}
+
+// A seed that all lines have must not make all answers of one noise.
+TEST_F(RequestParserTest, ASharedSeedDiffersByPromptAndRepeats) {
+  v1::RequestDefaults seven;
+  seven.set_seed(7);
+  const auto key = [&](absl::string_view fields, int64_t index = 0) {
+    const RequestParser::Line line =
+        Parser(seven).ParseJson(absl::StrCat("{", fields, "}"), index);
+    EXPECT_FALSE(line.error) << fields << line.error->message;
+    return line.request.sampling.seed;
+  };
+  const uint64_t ab = key(R"("prompt":"ab","seed":12)");
+  EXPECT_EQ(key(R"("prompt":"ab","seed":12,"max_tokens":3)", 9), ab);
+  EXPECT_EQ(key(R"("prompt":[1,100,101],"seed":12)"), ab);  // the same tokens
+  std::set<uint64_t> keys = {ab};
+  for (const char* other :
+       {R"("prompt":"ab","seed":13)", R"("prompt":"ab","seed":0)",
+        R"("prompt":"ab","seed":18446744073709551615)",
+        R"("prompt":"ba","seed":12)", R"("prompt":"a","seed":12)",
+        R"("prompt":"abb","seed":12)", R"("prompt":"ac","seed":13)",
+        R"("prompt":"ab")"}) {
+    EXPECT_TRUE(keys.insert(key(other)).second) << other;
+  }
+  // A negative one is none, which clients say so.
+  for (const char* none : {"-1", "-9223372036854775808", "null"}) {
+    EXPECT_EQ(key(absl::StrCat(R"("prompt":"ab","seed":)", none), 5),
+              key(R"("prompt":"ab")", 5));
+  }
+  EXPECT_EQ(key(R"("prompt":"ab","seed":-0)"),
+            key(R"("prompt":"ab","seed":0)"));
+}
+
+// What files made for vLLM or OpenAI carry, though it asks for nothing.
+TEST_F(RequestParserTest, ValuesThatChangeNothingPass) {
+  const std::string everywhere =
+      R"("n":1,"best_of":1,"presence_penalty":0.0,"frequency_penalty":0,)"
+      R"("repetition_penalty":1.0,"top_p":1,"top_k":-1,"min_p":0.0,)"
+      R"("seed":null,"stop":[],"stop_token_ids":[],"bad_words":[],)"
+      R"("include_stop_str_in_output":false,"ignore_eos":false,)"
+      R"("min_tokens":0,"prompt_logprobs":null,"skip_special_tokens":true,)"
+      R"("spaces_between_special_tokens":true,"truncate_prompt_tokens":null,)"
+      R"("guided_decoding":null,"guided_json":"","use_beam_search":false,)"
+      R"("length_penalty":1.0,"early_stopping":false,"logit_bias":{},)"
+      R"("allowed_token_ids":null,"logits_processors":[],"detokenize":true,)"
+      R"("structured_outputs":{"json":null,"choice":[],"strict":false},)"
+      R"("priority":0,"request_id":"abc","return_token_ids":false,)"
+      R"("stream":false,"stream_options":{"include_usage":true},"tools":[],)"
+      R"("tool_choice":"none","parallel_tool_calls":true,"user":"",)"
+      R"("response_format":{"type":"text"},"top_logprobs":0,"logprobs":false,)"
+      R"("prompt_cache_key":"k","safety_identifier":"s","service_tier":"auto",)"
+      R"("echo":false,"add_generation_prompt":true,"documents":[],)"
+      R"("chat_template_kwargs":{},"max_completion_tokens":5,"max_tokens":5,)"
+      R"("vllm_xargs":{},"output_kind":0,"unheard_of":[])";
+  EXPECT_EQ(Good(Completion(everywhere)).max_tokens, 5);
+  EXPECT_EQ(Good(Chat(R"("messages":[{"role":"user","content":"x"}],)"
+                      R"("modalities":["text"],"verbosity":"medium",)" +
+                      everywhere))
+                .sampling.logprobs,
+            -1);
+}
+
+TEST_F(RequestParserTest, ATopPOf0IsTheLikeliestToken) {
+  for (const char* zero : {"0", "0.0", "1e-60"}) {
+    const Request request = Good(Completion(
+        absl::StrCat(R"("temperature":1,"top_k":40,"top_p":)", zero)));
+    EXPECT_EQ(request.sampling.top_k, 1);
+    EXPECT_EQ(request.sampling.top_p, 1);
+  }
+  v1::RequestDefaults defaults;
+  defaults.set_top_p(0);
+  EXPECT_EQ(Good(R"({"prompt":"x"})", defaults).sampling.top_k, 1);
+}
+
+TEST_F(RequestParserTest, UrlsWithAndWithoutVersionAndSlashes) {
+  for (const char* url : {"/v1/completions", "/v1/completions/", "/completions",
+                          "completions", "v1/completions//"}) {
+    EXPECT_EQ(Good(absl::StrCat(R"({"custom_id":"a","method":"POST","url":")",
+                                url, R"(","body":{"prompt":"x"}})"))
+                  .endpoint,
+              Endpoint::kCompletions)
+        << url;
+  }
+  for (const char* url :
+       {"/v1/chat/completions", "/chat/completions", "/chat/completions/"}) {
+    EXPECT_EQ(
+        Good(absl::StrCat(
+                 R"({"custom_id":"a","method":"POST","url":")", url,
+                 R"(","body":{"messages":[{"role":"user","content":"x"}]}})"))
+            .endpoint,
+        Endpoint::kChatCompletions)
+        << url;
+  }
+  for (const char* url :
+       {"/v2/completions", "", "/", "/v1", "/v1/v1/completions",
+        "/v1/completionsx", "/v1/chat"}) {
+    EXPECT_EQ(Bad(absl::StrCat(R"({"custom_id":"a","method":"POST","url":")",
+                               url, R"(","body":{"prompt":"x"}})"))
+                  .code,
+              "unknown_endpoint")
+        << url;
+  }
+}
+
+// Special tokens are no part of a text, so they are ends by their ids.
+TEST_F(RequestParserTest, StopStringsThatAreSpecialTokens) {
+  const Request request =
+      Good(Completion(R"("stop":["</s>","a","</","<s>","s>"])"));
+  EXPECT_THAT(request.stop, ElementsAre("a", "</", "s>"));
+  EXPECT_THAT(request.stop_tokens, ElementsAre(2, 1));
+  EXPECT_THAT(Good(Completion(R"("stop_token_ids":[2])")).stop_tokens,
+              ElementsAre(2));
 }
 
 TEST_F(RequestParserTest, OfATextThatIsFarTooLongTheBeginningIsEnough) {
@@ -229,10 +338,11 @@ TEST_F(RequestParserTest, LengthLimits) {
   EXPECT_EQ(Good(prompt(89)).max_tokens, 10);
   EXPECT_EQ(Good(prompt(89, ",\"max_tokens\":10")).max_tokens, 10);
   LineError error = Bad(prompt(89, ",\"max_tokens\":11"));
-  EXPECT_EQ(error.code, "prompt_too_long");
+  EXPECT_EQ(error.code, "invalid_request");
   EXPECT_EQ(error.param, "max_tokens");
-  EXPECT_THAT(error.message, HasSubstr("its 90 tokens and 11 to generate"));
-  EXPECT_THAT(error.message, HasSubstr("at most 10"));
+  EXPECT_THAT(error.message,
+              HasSubstr("\"max_tokens\" is 11, too many: the model takes 100 "
+                        "tokens, and the prompt has 90; ask for at most 10"));
   error = Bad(prompt(99));
   EXPECT_EQ(error.code, "prompt_too_long");
   EXPECT_EQ(error.param, "prompt");
@@ -320,9 +430,8 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
        "from 0 to 2"},
       {Completion(R"("temperature":true)"), "invalid_request", "temperature",
        "got true"},
-      {Completion(R"("top_p":0)"), "invalid_request", "top_p", "above 0"},
-      {Completion(R"("top_p":1e-60)"), "invalid_request", "top_p", "above 0"},
-      {Completion(R"("top_p":1.01)"), "invalid_request", "top_p", "at most 1"},
+      {Completion(R"("top_p":-0.1)"), "invalid_request", "top_p", "from 0"},
+      {Completion(R"("top_p":1.01)"), "invalid_request", "top_p", "0 to 1"},
       {Completion(R"("top_k":-2)"), "invalid_request", "top_k", "-1 for off"},
       {Completion(R"("min_p":1.5)"), "invalid_request", "min_p", "0 to 1"},
       {Completion(R"("repetition_penalty":0)"), "invalid_request",
@@ -361,8 +470,9 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {Completion(R"("n":2)"), "unsupported", "n", "must be 1"},
       {Completion(R"("best_of":3)"), "unsupported", "best_of", "must be 1"},
       {Completion(R"("stream":true)"), "unsupported", "stream", "batch"},
-      {Completion(R"("suffix":"end")"), "unknown_field", "suffix", "remove"},
-      {Completion(R"("messages":[])"), "unknown_field", "messages",
+      {Completion(R"("suffix":"end")"), "unsupported", "suffix",
+       "fill-in-the-middle"},
+      {Completion(R"("messages":[{}])"), "unknown_field", "messages",
        "is not a field of completions"},
       {Completion(R"("temprature":1)"), "unknown_field", "temprature",
        "\"temprature\" is not a field that Sluice knows; did you mean "
@@ -435,9 +545,24 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
        "not a field of chat"},
       {Chat(kMessages + R"(,"tools":[{}])"), "unsupported", "tools",
        "chat template"},
-      {Chat(kMessages + R"(,"modalities":["text"])"), "unknown_field",
-       "modalities", "remove"},
-      {Completion(R"("tools":[])"), "unknown_field", "tools",
+      {Chat(kMessages + R"(,"modalities":["text","audio"])"), "unsupported",
+       "modalities", "text only"},
+      {Completion(R"("min_tokens":2)"), "unsupported", "min_tokens",
+       "\"min_tokens\" is not supported, unless it is 0; instead, "
+       "\"logit_bias\""},
+      {Chat(kMessages + R"(,"guided_choice":["a","b"])"), "unsupported",
+       "guided_choice", "\"top_logprobs\""},
+      {Chat(kMessages + R"(,"structured_outputs":{"choice":["a"]})"),
+       "unsupported", "structured_outputs", "\"logit_bias\""},
+      {Chat(kMessages + R"(,"echo":true)"), "unsupported", "echo",
+       "/v1/completions"},
+      {Completion(R"("top_logprobs":3)"), "unsupported", "top_logprobs",
+       "\"logprobs\": N"},
+      {Completion(R"("stop_token_ids":[300])"), "invalid_request",
+       "stop_token_ids", "below 259, got 300"},
+      {Completion(R"("stop_token_ids":[100])"), "unsupported", "stop_token_ids",
+       "no special token; give its text"},
+      {Completion(R"("tools":[{}])"), "unknown_field", "tools",
        "is not a field of completions"},
       {Chat(kMessages + R"(,"response_format":{"type":"json_object"})"),
        "unsupported", "response_format", "text"},
@@ -546,7 +671,7 @@ TEST_F(RequestParserTest, ScoringNeedsNoRoomForAnAnswer) {
   EXPECT_EQ(Bad(Chat(R"("messages":[{"role":"user","content":"x"}],)"
                      R"("echo":true)"))
                 .code,
-            "unknown_field");
+            "unsupported");
 }
 
 // Lines are outside input: whatever they hold, they give a request that fits
@@ -588,7 +713,7 @@ TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
       if (parsed.error) {
         ASSERT_FALSE(parsed.error->code.empty());
         const std::string error =
-            FormatError(JobId(1), 0, parsed.custom_id, *parsed.error);
+            FormatError(JobId(1), 0, parsed.custom_id, *parsed.error, kRefused);
         ASSERT_TRUE(nlohmann::json::accept(error)) << error;
         continue;
       }
@@ -621,6 +746,7 @@ TEST(RequestCodecTest, RoundTrips) {
   request.sampling.seed = ~uint64_t{0} - 1;
   request.sampling.logprobs = 0;
   request.stop = {"a\n", "\xC3\xA9"};
+  request.stop_tokens = {7, 70000};
   request.ignore_eos = true;
   request.echo = true;
   request.prompt_text = "";
@@ -639,6 +765,7 @@ TEST(RequestCodecTest, RoundTrips) {
   EXPECT_EQ(back.sampling.seed, request.sampling.seed);
   EXPECT_EQ(back.sampling.logprobs, 0);
   EXPECT_EQ(back.stop, request.stop);
+  EXPECT_EQ(back.stop_tokens, request.stop_tokens);
   EXPECT_TRUE(back.ignore_eos);
   EXPECT_TRUE(back.echo);
 }

@@ -118,11 +118,44 @@ TEST_F(ResultFormatTest, CompletionLogprobsAndEcho) {
   const json& choice = line["response"]["body"]["choices"][0];
   EXPECT_EQ(choice["text"], "\xC3\xA9!h\xC3\xA9");
   EXPECT_EQ(choice["logprobs"], json::parse(R"({
-    "tokens": ["h", "�", "�"],
+    "tokens": ["h", "bytes:\\xc3", "bytes:\\xa9"],
     "token_logprobs": [-0.5, -9999.0, -2.0],
-    "top_logprobs": [{"h": -0.5, "i": -1.5}, {"x": -0.25, "�": -9999.0},
-                     {"�": -2.0}],
+    "top_logprobs": [{"h": -0.5, "i": -1.5},
+                     {"x": -0.25, "bytes:\\xc3": -9999.0},
+                     {"bytes:\\xa9": -2.0}],
     "text_offset": [2, 3, 3]})"));
+}
+
+// The token that ended the answer counts, and is no part of the text.
+TEST_F(ResultFormatTest, LogprobOfTheEnd) {
+  Generation generation = WithLogprobs();
+  SampledToken end;
+  end.token = 2;
+  end.logprob = -0.25f;
+  end.top = {{2, -0.25f}, {'i' + 3, -1.5f}};
+  generation.logprobs.push_back(end);
+  generation.generated = 4;
+  Request request = MakeRequest(Endpoint::kCompletions);
+  request.sampling.logprobs = 2;
+  request.echo = true;
+  request.prompt_text = "\xC3\xA9!";
+  request.prompt.clear();
+  const json choice =
+      Answer(request, generation)["response"]["body"]["choices"][0];
+  EXPECT_EQ(choice["text"], "\xC3\xA9!h\xC3\xA9");
+  EXPECT_EQ(choice["logprobs"]["tokens"][3], "</s>");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][3], -0.25);
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][3],
+            json::parse(R"({"</s>": -0.25, "i": -1.5})"));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], json::parse("[2,3,3,4]"));
+
+  request.endpoint = Endpoint::kChatCompletions;
+  const json content = Answer(
+      request,
+      generation)["response"]["body"]["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 4);
+  EXPECT_EQ(content[3]["token"], "</s>");
+  EXPECT_EQ(content[3]["top_logprobs"].size(), 2);
 }
 
 TEST_F(ResultFormatTest, ScoredPrompt) {
@@ -139,7 +172,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   scores.logprobs = {-0.1f, -1e-7f, -std::numeric_limits<float>::infinity(),
                      -3};
   scores.num_top = 2;
-  // The alternatives have the token itself, the same text twice, and padding.
+  // The alternatives have the token itself, two that are no text, and padding.
   scores.top = {{'h' + 3, -0.1f}, {'i' + 3, -2.5f},  {0xC3 + 3, -1e-7f},
                 {0xC4 + 3, -20},  {'x' + 3, -0.25f}, {-1, 0},
                 {'y' + 3, -0.5f}, {'z' + 3, -1}};
@@ -148,10 +181,11 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   EXPECT_EQ(body["choices"][0], json::parse(R"({
     "index": 0, "text": "h\u00e9!", "finish_reason": "length",
     "logprobs": {
-      "tokens": ["<s>", "h", "�", "�", "!"],
+      "tokens": ["<s>", "h", "bytes:\\xc3", "bytes:\\xa9", "!"],
       "token_logprobs": [null, -0.1, -1e-07, -9999.0, -3.0],
-      "top_logprobs": [null, {"h": -0.1, "i": -2.5}, {"�": -1e-07},
-                       {"x": -0.25, "�": -9999.0},
+      "top_logprobs": [null, {"h": -0.1, "i": -2.5},
+                       {"bytes:\\xc3": -1e-07, "bytes:\\xc4": -20.0},
+                       {"x": -0.25, "bytes:\\xa9": -9999.0},
                        {"y": -0.5, "z": -1.0, "!": -3.0}],
       "text_offset": [0, 0, 1, 1, 2]}})"));
   EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens": 5,
@@ -167,6 +201,7 @@ TEST_F(ResultFormatTest, ScoredPrompt) {
   SampledToken token;
   token.token = 'i' + 3;
   token.logprob = -0.5f;
+  generation.tokens = {token.token};
   generation.logprobs = {token};
   generation.text = "i";
   generation.generated = 1;
@@ -213,16 +248,88 @@ TEST_F(ResultFormatTest, BytesThatAreNoTextBecomeReplacements) {
 }
 
 TEST_F(ResultFormatTest, Errors) {
-  EXPECT_EQ(
-      json::parse(FormatError(JobId(3), 7, "", {"invalid_json", "broken", ""})),
-      json::parse(R"({"id": "batch_req_3_7", "custom_id": null,
-              "response": null, "error": {"code": "invalid_json",
-              "message": "line 8: broken", "param": null, "line": 8}})"));
+  const LineError broken = {"invalid_json", "broken", ""};
+  // Both of OpenAI's readers, and vLLM's, find the error.
+  EXPECT_EQ(json::parse(FormatError(JobId(3), 7, "", broken, kRefused)),
+            json::parse(R"({"id": "batch_req_3_7", "custom_id": null,
+              "response": {"status_code": 400, "request_id": "req_3_7",
+                "body": {"error": {"message": "line 8: broken",
+                  "type": "invalid_request_error", "param": null,
+                  "code": "invalid_json"}}},
+              "error": {"code": "invalid_json", "message": "line 8: broken",
+                        "param": null, "line": 8}})"));
+  const json failed =
+      json::parse(FormatError(JobId(3), 7, "x", broken, kFailed));
+  EXPECT_EQ(failed["response"]["status_code"], 500);
+  EXPECT_EQ(failed["response"]["body"]["error"]["type"], "server_error");
+  EXPECT_TRUE(json::parse(FormatError(JobId(3), 7, "x", broken, 0))["response"]
+                  .is_null());
   const LineError cancelled = ErrorOfStatus(absl::CancelledError("x"));
   EXPECT_EQ(cancelled.code, "batch_cancelled");
   const LineError internal = ErrorOfStatus(absl::InternalError("not numbers"));
   EXPECT_EQ(internal.code, "internal");
   EXPECT_EQ(internal.message, "not numbers");
+}
+
+// Python's splitlines(), httpx and Node's readline know more ends of lines.
+TEST_F(ResultFormatTest, NothingEndsALine) {
+  const std::string ends = "a\u2028b\u2029c\u0085d\x0b\x0c\x1c\x1d\x1e\r\n";
+  Generation generation = WithLogprobs();
+  generation.text = ends;
+  Request request = MakeRequest(Endpoint::kCompletions);
+  request.custom_id = request.prompt_text = ends;
+  request.echo = true;
+  std::vector<std::string> lines = {
+      FormatError(JobId(1), 0, ends, {"code", ends, ends}, kRefused),
+      FormatAnswer(request, generation, ends, absl::UnixEpoch(), &tokens_)};
+  request.endpoint = Endpoint::kChatCompletions;
+  lines.push_back(
+      FormatAnswer(request, generation, ends, absl::UnixEpoch(), &tokens_));
+  for (const std::string& line : lines) {
+    for (const char* end : {"\u2028", "\u2029", "\u0085", "\x0b", "\x0c",
+                            "\x1c", "\x1d", "\x1e", "\r", "\n"}) {
+      EXPECT_EQ(line.find(end), std::string::npos) << line;
+    }
+    EXPECT_EQ(json::parse(line)["custom_id"], ends);
+  }
+}
+
+// A tokenizer of which tokens have no text or the same one.
+class SparseTokenizer : public FakeTokenizer {
+ public:
+  std::string Decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id < 50) text += id < 40 ? "same" : "other";
+    }
+    return text;
+  }
+};
+
+TEST_F(ResultFormatTest, NoTokensMelt) {
+  const SparseTokenizer tokenizer;
+  TokenTexts tokens(&tokenizer);
+  Request request = MakeRequest(Endpoint::kCompletions);
+  request.sampling.logprobs = 5;
+  Generation generation;
+  generation.tokens = {8, 60};
+  generation.generated = 2;
+  generation.logprobs.resize(2);
+  generation.logprobs[0].token = 8;
+  generation.logprobs[0].logprob = -3;
+  generation.logprobs[0].top = {{7, -1}, {45, -2}, {8, -3}, {60, -4}, {46, -5}};
+  generation.logprobs[1].token = 60;
+  generation.logprobs[1].logprob = -9;
+  generation.logprobs[1].top = {{61, -1}, {62, -2}};
+  const json line = json::parse(
+      FormatAnswer(request, generation, "m", absl::UnixEpoch(), &tokens));
+  const json& logprobs = line["response"]["body"]["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], json::parse(R"(["same", ""])"));
+  // A token's own text is its own entry, even where others are likelier.
+  EXPECT_EQ(logprobs["top_logprobs"], json::parse(R"([
+    {"token_id:7": -1.0, "other": -2.0, "same": -3.0, "": -4.0,
+     "token_id:46": -5.0},
+    {"token_id:61": -1.0, "token_id:62": -2.0, "": -9.0}])"));
 }
 
 // A tokenizer with GPT-2's tokens: a byte that is no character alone.
@@ -243,6 +350,7 @@ TEST(TokenTextsTest, BytesOfByteLevelTokens) {
   TokenTexts texts(&tokenizer);
   EXPECT_EQ(texts.Get(9).text, " \xEF\xBF\xBD");
   EXPECT_EQ(texts.Get(9).bytes, " \xE2");
+  EXPECT_EQ(texts.Get(9).quoted, "\"bytes: \\\\xe2\"");
 }
 
 // A tokenizer that decodes like SentencePiece: it drops a text's first space.
