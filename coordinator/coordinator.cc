@@ -476,6 +476,7 @@ absl::Status Coordinator::StartDispatcher() {
   members.timeouts.max_link_time = kMaxLinkTime;
   members.failure_level = options_.failure_level;
   members.look_up_names = true;
+  members.test_links = true;
   members.clock = Clock::Real();
   dispatch.queue = jobs_.get();
   dispatch.metrics = options_.metrics;

@@ -72,9 +72,9 @@ class LocalCluster {
   bool stopping() const { return stopping_; }
 
   // Ends the coordinator: stores answers and the tokens of others, and writes
-  // nothing after that. The steps in flight are not waited for, as they may take
-  // minutes. The jobs and the report can still be asked. REQUIRES: no call of
-  // client() runs, as a channel within the process may not be used once its
+  // nothing after that. The steps in flight are not waited for, as they may
+  // take minutes. The jobs and the report can still be asked. REQUIRES: no call
+  // of client() runs, as a channel within the process may not be used once its
   // server ends.
   void Close();
   // Does Close(), and waits for the steps in flight. Called by the destructor

@@ -39,6 +39,8 @@ struct ClusterOptions {
   std::string model_fingerprint;  // "": the first worker's counts
   ModelIdentity::Options model;   // which content of the files counts
   std::string model_config;       // config.json, for workers that fetch it
+  // Workers test the links to each other before there is any plan.
+  bool test_links = false;
   // Link addresses with names are looked up when a worker registers.
   bool look_up_names = false;
   LogLevel failure_level = LogLevel::kWarning;  // as in Coordinator::Options

@@ -65,6 +65,10 @@ void Membership::Handle(WorkerId id, v1::WorkerMessage message) {
     case v1::WorkerMessage::kLinksMeasured:
       workers_.OnLinksMeasured(id, message.links_measured());
       return;
+    case v1::WorkerMessage::kLinksReached:
+      if (message.links_reached().epoch() > 0) break;
+      workers_.OnLinksTested(id, message.links_reached());
+      return;
     case v1::WorkerMessage::kModelContent:
       workers_.OnModelContent(id, message.model_content());
       return;
@@ -225,9 +229,15 @@ std::vector<size_t> Membership::InUse() const {
 }
 
 bool Membership::Works(size_t pipeline) const {
-  return plan(pipeline).running() ||
-         plan(pipeline).num_workers() >=
-             std::max(1, pipelines_[pipeline]->min_workers());
+  if (plan(pipeline).running()) return true;
+  const std::vector<WorkerId> workers = plan(pipeline).workers();
+  return std::count_if(workers.begin(), workers.end(), [&](WorkerId id) {
+           return Able(workers_.at(id));
+         }) >= std::max(1, pipelines_[pipeline]->min_workers());
+}
+
+bool Membership::Able(const AttachedWorker& worker) const {
+  return worker.failure.empty() && workers_.OutOf(worker) == nullptr;
 }
 
 GroupView Membership::View() const {
@@ -239,6 +249,7 @@ GroupView Membership::View() const {
     GroupedWorker& grouped = view.workers.emplace_back();
     grouped.id = id;
     grouped.name = worker.info.name();
+    grouped.able = Able(worker);
     if (const auto it = pipeline_of_.find(id); it != pipeline_of_.end()) {
       grouped.pipeline = static_cast<int>(it->second);
     }
@@ -318,18 +329,34 @@ void Membership::Move(WorkerId id, size_t pipeline) {
   former_pipeline_.erase(workers_.name(id));
 }
 
-void Membership::SearchGroups() {
-  std::vector<WorkerId> usable;
+std::vector<WorkerId> Membership::UsableForGroups() const {
+  const std::vector<size_t> in_use = InUse();
+  const bool any_works =
+      std::any_of(in_use.begin(), in_use.end(),
+                  [&](size_t pipeline) { return Works(pipeline); });
+  std::vector<WorkerId> all;
+  std::vector<WorkerId> able;
   for (const auto& [id, worker] : workers_.workers()) {
-    if (worker.registered && worker.same_model) usable.push_back(id);
+    if (!worker.registered || !worker.same_model) continue;
+    all.push_back(id);
+    const bool can =
+        any_works ? !workers_.CannotBeLinked(worker) : Able(worker);
+    if (can) able.push_back(id);
   }
+  const auto least = static_cast<size_t>(
+      std::max({1, options_.min_workers, options_.replicas}));
+  return able.size() >= least ? able : all;
+}
+
+void Membership::SearchGroups() {
+  std::vector<WorkerId> usable = UsableForGroups();
   std::vector<std::vector<WorkerId>> present;
   absl::Duration load_time;
   WorkProgress progress = {.output_share = 0};
   const std::vector<size_t> in_use = InUse();
   for (const size_t p : in_use) {
     // How long loading takes is known when it is done.
-    if (plan(p).phase() == Phase::kLoading) return;
+    if (plan(p).phase() == Phase::kLoading && Works(p)) return;
     if (plan(p).running()) {
       load_time = std::max(load_time, search(p).load_time());
     }
@@ -422,6 +449,8 @@ void Membership::Advance() {
   workers_.PassTime(passed);
   Settle();
   workers_.CompareModels();
+  Settle();
+  workers_.TestLinks();
   Settle();
   Group();
   Settle();

@@ -111,10 +111,15 @@ class Membership {
   void Move(WorkerId id, size_t pipeline);
   // Makes these groups the pipelines; those that stay as they are go on.
   void Apply(const std::vector<GroupSearch::Group>& groups);
+  // The workers that the planner is to group: it knows nothing of those that
+  // plans do better without.
+  std::vector<WorkerId> UsableForGroups() const;
   // Searches for better groups, if that is to be done.
   void SearchGroups();
   // Returns the pipelines that have workers.
   std::vector<size_t> InUse() const;
+  // Whether plans need not do without the worker.
+  bool Able(const AttachedWorker& worker) const;
   // Whether the pipeline computes, or has workers enough for that.
   bool Works(size_t pipeline) const;
   // Removes a worker whose name and link address this one has: no two can have

@@ -1,10 +1,12 @@
 #include "coordinator/cluster/pipeline.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
 
 namespace sluice {
 
@@ -40,7 +42,13 @@ void Pipeline::OnPlanned(PlanAnswer answer) {
       std::all_of(
           outcome.next->stages.begin(), outcome.next->stages.end(),
           [&](const StageAssignment& s) { return plan_.Has(s.worker); });
-  if (has_all) plan_.Follow(*std::move(outcome.next));
+  if (has_all && AnyBroken(outcome.next->stages)) {
+    // The planner knows nothing of that.
+    LogInfo("the plan uses a link that does not work; the workers choose");
+    if (!plan_.running()) search_.GiveUp();
+  } else if (has_all) {
+    plan_.Follow(*std::move(outcome.next));
+  }
   if (outcome.no_work) plan_.SetDetail("a plan is made when a job comes");
 }
 
@@ -52,6 +60,11 @@ void Pipeline::Decide() {
     // The missing worker may be one that was here.
     const std::string absent = workers_->LastAbsent();
     const bool waits = absl::StartsWith(decision.detail, "waiting for workers");
+    if (decision.unlinked) {
+      workers_->HastenLinkTests(plan_.workers());
+      plan_.SetDetail(absl::StrCat(decision.detail, UnlinkedText()));
+      return;
+    }
     plan_.SetDetail(absl::StrCat(
         decision.detail, workers_->CheckingDetail(),
         waits && !absent.empty() ? absl::StrCat("; ", absent) : ""));
@@ -70,7 +83,14 @@ void Pipeline::Decide() {
       plan_.SetDetail("measuring links");
     }
   } else if (!options_.fixed_plans.empty()) {
-    plan_.Follow(AssignFixed(decision.stages));
+    NextPlan next = AssignFixed(decision.stages);
+    if (AnyBroken(next.stages)) {
+      // An order that can work goes before the names.
+      for (size_t s = 0; s < next.stages.size(); ++s) {
+        next.stages[s].worker = decision.stages[s].worker;
+      }
+    }
+    plan_.Follow(std::move(next));
   } else {
     const auto workers = static_cast<int32_t>(decision.stages.size());
     plan_.Follow({.stages = std::move(decision.stages), .workers = workers});
@@ -112,17 +132,38 @@ NextPlan Pipeline::AssignFixed(
   return next;
 }
 
+bool Pipeline::AnyBroken(const std::vector<StageAssignment>& stages) const {
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    if (workers_->link_tests().Broken(stages[s].worker, stages[s + 1].worker)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string Pipeline::UnlinkedText() const {
+  const LinkTests& tests = workers_->link_tests();
+  for (const WorkerId from : plan_.workers()) {
+    for (const WorkerId to : plan_.workers()) {
+      if (!tests.Broken(from, to)) continue;
+      return absl::StrCat(
+          ": ", workers_->UnlinkedText(from, to, tests.Why(from, to)));
+    }
+  }
+  return "";
+}
+
 ClusterView Pipeline::View() const {
   const absl::Duration now = options_.clock->Monotonic();
+  const LinkTests& tests = workers_->link_tests();
+  const std::set<WorkerId> untested = tests.Untested();
   const bool wait = NewcomersWait();
   ClusterView view;
   for (const WorkerId id : plan_.workers()) {
     const AttachedWorker& worker = workers_->at(id);
     if (!worker.same_model) continue;
-    const LeftOut::Entry* const out = workers_->OutOf(worker);
-    absl::Duration out_for =
-        out == nullptr ? absl::ZeroDuration() : out->until - now;
-    if (wait && worker.newcomer) {
+    absl::Duration out_for = workers_->OutFor(worker);
+    if ((wait && worker.newcomer) || untested.contains(id)) {
       out_for = std::max(out_for, WorkerTimeouts::kFirstLeftOut);
     }
     view.workers.push_back(
@@ -133,6 +174,12 @@ ClusterView Pipeline::View() const {
   view.num_layers = options_.num_layers;
   view.since_change = now - workers_->changed_at();
   view.settle_time = options_.timeouts.settle_time;
+  view.testing_links = workers_->TestingLinks();
+  if (tests.any_broken()) {
+    view.broken = [&tests](WorkerId from, WorkerId to) {
+      return tests.Broken(from, to);
+    };
+  }
   plan_.View(&view);
   return view;
 }

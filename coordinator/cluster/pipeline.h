@@ -52,6 +52,10 @@ class Pipeline {
   void Search(std::vector<WorkerId> workers, std::optional<Plan> present);
   NextPlan AssignFixed(const std::vector<StageAssignment>& stages) const;
   ClusterView View() const;
+  // Whether the stages have a link that is known to be broken.
+  bool AnyBroken(const std::vector<StageAssignment>& stages) const;
+  // Says which link is to blame that workers can't work together.
+  std::string UnlinkedText() const;
   // Whether newcomers wait for the plan of the others (see Losses).
   bool NewcomersWait() const;
 

@@ -49,6 +49,13 @@ bool RunningPlan::Prepares(const Stage& stage, int64_t epoch) const {
          epoch == preparation_->epoch.value();
 }
 
+bool RunningPlan::InPreparation(WorkerId id) const {
+  return preparation_ &&
+         std::any_of(preparation_->next.stages.begin(),
+                     preparation_->next.stages.end(),
+                     [&](const StageAssignment& s) { return s.worker == id; });
+}
+
 // -- Workers.
 
 void RunningPlan::Join(WorkerId id, LayerRange held) {
@@ -70,7 +77,7 @@ std::vector<WorkerId> RunningPlan::workers() const {
 LayerRange RunningPlan::Leave(WorkerId id, const std::string& why) {
   const auto it = members_.find(id);
   if (it == members_.end()) return {};
-  if (it->second.preparing) EndPreparation(why);
+  if (InPreparation(id)) EndPreparation(why);
   if (it->second.stage >= 0) End(why, LogLevel::kInfo);
   const LayerRange held = it->second.layers;
   members_.erase(it);
@@ -242,10 +249,12 @@ void RunningPlan::OnStageFailed(WorkerId id, const v1::StageFailed& failed) {
   const auto next = static_cast<size_t>(stage.stage) + 1;
   const bool unreached = failed.next_unreached() && next < stages_.size();
   if (unreached) workers_->BlameLink(id, stages_[next], why);
+  const bool known = unreached || !worker.failure.empty() ||
+                     workers_->OutOf(worker) != nullptr;
   Fail(unreached || code == absl::StatusCode::kUnavailable ? "link"
        : phase_ == Phase::kLoading                         ? "load"
                                                            : "step",
-       why);
+       why, known);
 }
 
 bool RunningPlan::TakesResult(WorkerId id, const v1::StepResult& result) {
@@ -261,9 +270,10 @@ void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
   const auto it = members_.find(id);
   if (it == members_.end()) return;
   const Stage stage = it->second;
+  const bool in_preparation = InPreparation(id);
   members_.erase(it);
   const std::string& name = worker.info.name();
-  if (stage.preparing) {
+  if (in_preparation && stage.stage < 0) {
     EndPreparation(absl::StrCat("worker '", name, "' is gone"));
   }
   if (stage.layers.size() > 0 && former_layers_.size() < kMaxFormerWorkers) {
@@ -297,10 +307,22 @@ void RunningPlan::OnGone(WorkerId id, const AttachedWorker& worker,
 
 void RunningPlan::Follow(NextPlan next) {
   std::vector<size_t> joining;
+  std::vector<size_t> untested;
   for (size_t s = 0; s < next.stages.size(); ++s) {
-    if (members_.at(next.stages[s].worker).stage < 0) joining.push_back(s);
+    const WorkerId id = next.stages[s].worker;
+    if (phase_ != Phase::kNoPlan && members_.at(id).stage < 0) {
+      joining.push_back(s);
+    }
+    if (s + 1 < next.stages.size() &&
+        ToBeTested(id, next.stages[s + 1].worker)) {
+      untested.push_back(s);
+    }
   }
-  if (!running() || joining.empty()) {
+  if (phase_ == Phase::kLoading && joining.empty()) {
+    could_have_ = next.workers;  // it uses no more workers than this one
+    return;
+  }
+  if (joining.empty() && (running() || untested.empty())) {
     Begin(std::move(next), std::nullopt);
     return;
   }
@@ -327,11 +349,21 @@ void RunningPlan::Follow(NextPlan next) {
     message.mutable_assign_stage()->set_prepare(true);
     workers_->Send(stages[s].worker, std::move(message));
   }
-  for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    Stage& from = members_.at(stages[s].worker);
-    const Stage& to = members_.at(stages[s + 1].worker);
-    if (from.stage >= 0 && to.stage == from.stage + 1) continue;
-    from.reaching = true;
+  AskForLinks(untested);
+}
+
+bool RunningPlan::ToBeTested(WorkerId from, WorkerId to) const {
+  const int32_t stage = members_.at(from).stage;
+  if (stage >= 0 && members_.at(to).stage == stage + 1) return false;
+  if (phase_ == Phase::kNoPlan && !options_.test_links) return false;
+  return !workers_->link_tests().Works(from, to);
+}
+
+void RunningPlan::AskForLinks(const std::vector<size_t>& from_stages) {
+  const PlanEpoch epoch = preparation_->epoch;
+  const std::vector<StageAssignment>& stages = preparation_->next.stages;
+  for (const size_t s : from_stages) {
+    members_.at(stages[s].worker).reaching = true;
     const v1::Register& peer = workers_->at(stages[s + 1].worker).info;
     v1::CoordinatorMessage message;
     message.mutable_reach_links()->set_epoch(epoch.value());
@@ -393,7 +425,10 @@ void RunningPlan::Refresh(Plan plan, const PhaseRows& rows) {
 }
 
 void RunningPlan::End(const std::string& why, LogLevel level) {
-  if (phase_ == Phase::kNoPlan) return;
+  if (phase_ == Phase::kNoPlan) {
+    EndPreparation(why);
+    return;
+  }
   Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
   phase_ = Phase::kNoPlan;
   stages_.clear();
@@ -409,7 +444,9 @@ void RunningPlan::End(const std::string& why, LogLevel level) {
   }
 }
 
-void RunningPlan::Fail(const char* kind, const std::string& why) {
+void RunningPlan::Fail(const char* kind, const std::string& why,
+                       bool culprit_known) {
+  culprit_known_ = culprit_known;
   ++numbers_->failures_by_kind[kind];
   failed_before_ = why;
   failures_ = std::min(failures_ + 1, kMaxFailures);
@@ -545,23 +582,21 @@ void RunningPlan::OnLinksReached(WorkerId id, const v1::LinksReached& reached) {
   size_t s = 0;
   while (stages[s].worker != id) ++s;
   const WorkerId next = stages[s + 1].worker;
-  for (const auto& link : reached.links()) {
-    if (link.error().empty()) continue;
-    const std::string why = absl::StrCat(
-        "worker '", workers_->name(id), "' can't open a link to '",
-        workers_->name(next), "' at ", workers_->at(next).info.link_address(),
-        ": ", link.error());
-    // Workers of the present plan have shown that their links work.
-    if (Preparing(next) || stage.preparing) {
-      workers_->LeaveOut(Preparing(next) ? next : id, why);
-    } else {
-      for (const auto& [other_id, other] : members_) {
-        if (other.preparing) workers_->LeaveOut(other_id, why);
-      }
+  if (reached.links().empty()) return;
+  const std::string error = ClipText(reached.links(0).error());
+  workers_->FoundLink(id, next, error);
+  if (error.empty()) return;
+  const std::string why = workers_->UnlinkedText(id, next, error);
+  // Workers of the present plan have shown that their links work; with no plan,
+  // the tests' results say who sits out.
+  if (Preparing(next) || stage.preparing) {
+    workers_->LeaveOut(Preparing(next) ? next : id, why);
+  } else {
+    for (const auto& [other_id, other] : members_) {
+      if (other.preparing) workers_->LeaveOut(other_id, why);
     }
-    FailPreparation("link", why);
-    return;
   }
+  FailPreparation("link", why);
 }
 
 void RunningPlan::OnPrepareFailed(WorkerId id, const v1::StageFailed& failed) {
@@ -605,7 +640,8 @@ void RunningPlan::FollowPreparation(absl::Duration passed) {
     // A silent worker of the present plan is not waited for.
     ready = ready && overdue;
   }
-  if (!ready) return;
+  // A plan that loads is not ended for a better one.
+  if (!ready || phase_ == Phase::kLoading) return;
   Preparation prepared = *std::exchange(preparation_, std::nullopt);
   Begin(std::move(prepared.next), prepared.epoch);
 }
@@ -658,8 +694,7 @@ void RunningPlan::Watch(absl::Duration passed) {
   const absl::Duration timeout = options_.timeouts.stall_timeout;
   // A longer time means that this process was stopped.
   passed = std::min(passed, timeout / 4);
-  std::optional<WorkerId> stalled;
-  std::string why;
+  std::map<WorkerId, std::string> stalled;  // and why
   if (running() && oldest_step_) {
     pace_.Passed(passed);
     if (pace_.stalled(timeout)) {
@@ -667,9 +702,10 @@ void RunningPlan::Watch(absl::Duration passed) {
       for (WorkerId id : stages_) {
         activities.push_back(workers_->at(id).heartbeat.activity());
       }
-      stalled = stages_[StageHeldAt(activities, epoch_, *oldest_step_)];
-      why = absl::StrCat(StandsStill(*stalled, pace_.still()), " while step ",
-                         *oldest_step_, " waits");
+      const WorkerId id =
+          stages_[StageHeldAt(activities, epoch_, *oldest_step_)];
+      stalled[id] = absl::StrCat(StandsStill(id, pace_.still()), " while step ",
+                                 *oldest_step_, " waits");
     }
   }
   for (auto& [id, stage] : members_) {
@@ -678,17 +714,17 @@ void RunningPlan::Watch(absl::Duration passed) {
                                              stage.stage >= 0 && !stage.ready;
     if (!loads) continue;
     stage.pace.Passed(passed);
-    if (stalled || !LoadStalled(id)) continue;
-    stalled = id;
-    why = StandsStill(id, stage.pace.still());
+    if (!LoadStalled(id)) continue;
+    stalled[id] = StandsStill(id, stage.pace.still());
   }
-  if (!stalled) return;
-  workers_->LeaveOut(*stalled, why);
-  if (Preparing(*stalled)) {
-    FailPreparation("stall", why);
-  } else {
-    failed_before_ = why;
-    workers_->Doom(*stalled, absl::DeadlineExceededError(why));
+  for (const auto& [id, why] : stalled) {
+    workers_->LeaveOut(id, why);
+    if (members_.at(id).stage < 0) {
+      FailPreparation("stall", why);
+    } else {
+      failed_before_ = why;
+      workers_->Doom(id, absl::DeadlineExceededError(why));
+    }
   }
 }
 
@@ -702,6 +738,7 @@ void RunningPlan::View(ClusterView* view) const {
   view->back_off =
       std::max(absl::ZeroDuration(), retry_at_ - options_.clock->Monotonic());
   view->last_failure = last_failure_;
+  view->culprit_known = culprit_known_;
 }
 
 std::string RunningPlan::detail() const {

@@ -74,8 +74,9 @@ class RunningPlan {
 
   // -- Decisions of the owner.
 
-  // Begins the next plan: at once, or when its workers that are not in the
-  // present one are ready for it. Fails if they can't be linked.
+  // Begins the next plan: at once if there is none and its links are known to
+  // work; else when the present one runs, the workers that are not in it are
+  // ready, and the links can be opened. Fails if they can't be linked.
   void Follow(NextPlan next);
   // Whether a plan for this many workers is being prepared.
   bool Prepares(size_t workers) const {
@@ -169,13 +170,20 @@ class RunningPlan {
     absl::Duration reach_time;  // since the links were asked for
   };
 
+  // Whether the worker is in the plan that is prepared.
+  bool InPreparation(WorkerId id) const;
+  // Whether the link is to be opened once before a plan has it.
+  bool ToBeTested(WorkerId from, WorkerId to) const;
+  // Has links of the prepared plan tested: from these stages to the next.
+  void AskForLinks(const std::vector<size_t>& stages);
   // Whether the worker loads a stage for this epoch ahead.
   bool Prepares(const Stage& stage, int64_t epoch) const;
   void Begin(NextPlan next, std::optional<PlanEpoch> epoch);
   void BeginToRun(WorkerId last);
-  // Called when the plan failed: waits before the next one. `kind` is for
-  // metrics.
-  void Fail(const char* kind, const std::string& why);
+  // Called when the plan failed: waits before the next one, unless the one to
+  // blame sits out and the others are enough. `kind` is for metrics.
+  void Fail(const char* kind, const std::string& why,
+            bool culprit_known = false);
   void EndPreparation(const std::string& why);
   void FailPreparation(const char* kind, const std::string& why);
   void OnPrepareFailed(WorkerId id, const v1::StageFailed& failed);
@@ -223,6 +231,7 @@ class RunningPlan {
   int32_t page_tokens_ = 0;
   int failures_ = 0;  // in a row
   absl::Duration retry_at_;
+  bool culprit_known_ = false;
   std::string last_failure_;
   std::string failed_before_;  // the error of the plan before
   std::string detail_;

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/cluster/links/link_chain.h"
 #include "scheduler/plan/partition.h"
 
 namespace sluice {
@@ -57,6 +58,62 @@ std::vector<StageAssignment> Assign(const std::vector<LayerRange>& ranges,
   return stages;
 }
 
+using Workers = std::vector<const WorkerView*>;
+
+Workers ChainOf(const ClusterView& view, const Workers& workers) {
+  if (!view.broken) return workers;
+  Workers chain;
+  for (const size_t w : LongestChain(workers.size(), [&](size_t a, size_t b) {
+         return view.broken(workers[a]->id, workers[b]->id);
+       })) {
+    chain.push_back(workers[w]);
+  }
+  return chain;
+}
+
+// Gives each range to one of a chain's workers, in an order without broken
+// links.
+std::vector<StageAssignment> AssignChain(const ClusterView& view,
+                                         const std::vector<LayerRange>& ranges,
+                                         Workers chain) {
+  if (!view.broken) return Assign(ranges, std::move(chain));
+  chain.resize(ranges.size());
+  std::vector<StageAssignment> stages = Assign(ranges, chain);
+  const std::vector<size_t> order =
+      LongestChain(stages.size(), [&](size_t a, size_t b) {
+        return view.broken(stages[a].worker, stages[b].worker);
+      });
+  const std::vector<StageAssignment> liked = stages;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    stages[s].worker =
+        order.size() == stages.size() ? liked[order[s]].worker : chain[s]->id;
+  }
+  return stages;
+}
+
+// Those that failed and are left out take part as far as the usable ones need
+// them: fewer than `min`, or without an order of so many. Returns the workers
+// that take part, at least `min` or none.
+Workers TakePart(const ClusterView& view, Workers usable, const Workers& failed,
+                 Workers left_out) {
+  const auto min = static_cast<size_t>(view.min_workers);
+  Workers chain = ChainOf(view, usable);
+  if (chain.size() >= min) return chain;
+  std::stable_sort(left_out.begin(), left_out.end(),
+                   [](const WorkerView* a, const WorkerView* b) {
+                     return a->out_for < b->out_for;
+                   });
+  usable.insert(usable.end(), failed.begin(), failed.end());
+  for (size_t i = 0;; ++i) {
+    if (usable.size() >= min) {
+      chain = ChainOf(view, usable);
+      if (chain.size() >= min) return chain;
+    }
+    if (i == left_out.size()) return {};
+    usable.push_back(left_out[i]);
+  }
+}
+
 }  // namespace
 
 PlanDecision DecidePlan(const ClusterView& view) {
@@ -72,9 +129,9 @@ PlanDecision DecidePlan(const ClusterView& view) {
                            view.min_workers, " registered");
     return decision;
   }
-  std::vector<const WorkerView*> usable;
-  std::vector<const WorkerView*> failed;
-  std::vector<const WorkerView*> left_out;
+  Workers usable;
+  Workers failed;
+  Workers left_out;
   for (const WorkerView& worker : view.workers) {
     if (worker.out_for > absl::ZeroDuration()) {
       left_out.push_back(&worker);
@@ -84,31 +141,38 @@ PlanDecision DecidePlan(const ClusterView& view) {
   }
   const auto min_workers = static_cast<size_t>(view.min_workers);
   const bool enough = usable.size() >= min_workers;
-  if (!enough) usable.insert(usable.end(), failed.begin(), failed.end());
-  if (usable.size() < min_workers) {
-    std::stable_sort(left_out.begin(), left_out.end(),
-                     [](const WorkerView* a, const WorkerView* b) {
-                       return a->out_for < b->out_for;
-                     });
-    usable.insert(usable.end(), left_out.begin(),
-                  left_out.begin() + (min_workers - usable.size()));
-  }
-  const std::vector<LayerRange> ranges =
-      SplitEvenly(view.num_layers, static_cast<int>(usable.size()));
   const bool settled = view.since_change >= view.settle_time;
+  const auto more = [&](const Workers& workers) {
+    return std::min<int64_t>(workers.size(), view.num_layers) >
+           view.plan_stages;
+  };
   if (view.plan_stages > 0) {
-    if (static_cast<int64_t>(ranges.size()) <= view.plan_stages || !settled ||
-        !enough) {
-      decision.action = PlanDecision::Action::kKeep;
-      return decision;
-    }
-  } else if (!settled || view.back_off > absl::ZeroDuration()) {
+    decision.action = PlanDecision::Action::kKeep;
+    if (!settled || !enough || !more(usable)) return decision;
+  } else if (!settled || (view.back_off > absl::ZeroDuration() &&
+                          !(enough && view.culprit_known))) {
     decision.detail =
         view.last_failure.empty() ? "planning" : view.last_failure;
     return decision;
+  } else if (view.testing_links) {
+    decision.detail = "testing links between workers";
+    return decision;
   }
+  Workers workers = view.plan_stages > 0
+                        ? ChainOf(view, usable)
+                        : TakePart(view, usable, failed, left_out);
+  if (view.plan_stages > 0 && !more(workers)) return decision;
+  if (workers.empty()) {
+    decision.unlinked = true;
+    decision.detail =
+        absl::StrCat("waiting for workers: of ", here, " no ", view.min_workers,
+                     " can be linked to each other");
+    return decision;
+  }
+  const std::vector<LayerRange> ranges =
+      SplitEvenly(view.num_layers, static_cast<int>(workers.size()));
   decision.action = PlanDecision::Action::kPlan;
-  decision.stages = Assign(ranges, std::move(usable));
+  decision.stages = AssignChain(view, ranges, std::move(workers));
   return decision;
 }
 

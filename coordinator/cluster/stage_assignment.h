@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,13 @@ struct ClusterView {
   // The time from a failed plan until a new one may begin.
   absl::Duration back_off;
   std::string last_failure;  // of that plan, for people
+  // Whether who failed it sits out, so that there is nothing to wait for as
+  // long as the others are enough.
+  bool culprit_known = false;
+  bool testing_links = false;  // a first plan waits for the tests
+  // Whether the first of two workers is known not to reach the second; null:
+  // there are no such two.
+  std::function<bool(WorkerId, WorkerId)> broken;
 };
 
 struct StageAssignment {
@@ -49,6 +57,8 @@ struct PlanDecision {
   Action action = Action::kWait;
   std::string detail;
   std::vector<StageAssignment> stages;
+  // Of kWait: there are workers enough, but their links don't work.
+  bool unlinked = false;
 };
 
 // Rules:
@@ -59,6 +69,9 @@ struct PlanDecision {
 //   many of those left out as are needed, the shortest remaining time first.
 // * As many stages as workers that take part, but no more than layers. A plan
 //   under way is given up only for one with more stages.
+// * The order of stages uses no link that is known to be broken; workers for
+//   which there is no place in the longest such order sit out. If it has fewer
+//   than min_workers, those left out may be in it, too.
 // * Membership must have been stable for settle_time.
 // * A worker gets the stage whose layers it holds most of already; without
 //   that, stages go by name, so that the same workers get the same layers

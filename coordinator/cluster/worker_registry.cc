@@ -18,12 +18,12 @@ constexpr absl::Duration kCompareInterval = absl::Seconds(1);
 // More workers with the model than these are not told to one that fetches it.
 constexpr int kMaxSources = 16;
 
+}  // namespace
+
 // A worker that returns with another address was restarted, and is tried again.
-std::string KeyOf(const v1::Register& info) {
+std::string WorkerRegistry::KeyOf(const v1::Register& info) {
   return absl::StrCat(info.name(), " ", info.link_address());
 }
-
-}  // namespace
 
 double AttachedWorker::hashed_share() const {
   const auto all = static_cast<double>(heartbeat.bytes_to_hash());
@@ -78,6 +78,7 @@ std::optional<AttachedWorker> WorkerRegistry::Remove(
   if (it == workers_.end()) return std::nullopt;
   AttachedWorker worker = std::move(it->second);
   workers_.erase(it);
+  link_tests_.Remove(id);
   worker.stream->Break(reason);
   if (!worker.registered) return worker;
   // A worker that left on purpose is no reason for a warning.
@@ -206,6 +207,7 @@ void WorkerRegistry::Refuse(WorkerId id, const absl::Status& reason) {
   }
   worker.stream->Break(reason);
   workers_.erase(id);
+  link_tests_.Remove(id);
   Doom(id, reason);
 }
 
@@ -448,12 +450,20 @@ bool WorkerRegistry::KnowsLinks(const std::vector<WorkerId>& workers) {
   std::vector<const v1::Register*> infos;
   for (WorkerId id : workers) infos.push_back(&at(id).info);
   const absl::Duration now = options_.clock->Monotonic();
+  for (const WorkerId from : workers) {
+    for (const WorkerId to : workers) {
+      // Measuring it would only take its time.
+      if (link_tests_.Broken(from, to)) at(from).links_asked.insert(name(to));
+    }
+    if (!link_tests_.any_broken()) break;
+  }
   bool known = true;
   for (size_t i = 0; i < workers.size(); ++i) {
     AttachedWorker& worker = at(workers[i]);
     v1::MeasureLinks ask = LinksToMeasure(infos, i, &worker.links_asked);
     if (ask.peers_size() > 0) {
-      worker.links_due = now + wait;
+      // One that owes an answer gets no more time because others came.
+      if (worker.links_owed == 0) worker.links_due = now + wait;
       ++worker.links_owed;
       v1::CoordinatorMessage question;
       *question.mutable_measure_links() = std::move(ask);
@@ -489,19 +499,104 @@ std::vector<MachineProfile> WorkerRegistry::Profiles(
   return profiles;
 }
 
+// -- Tests of links.
+
+void WorkerRegistry::TestLinks() {
+  if (!options_.test_links) return;
+  std::vector<WorkerId> all;
+  for (const auto& [id, worker] : workers_) {
+    if (worker.registered && worker.same_model) all.push_back(id);
+  }
+  for (const LinkTests::Question& question :
+       link_tests_.Ask(all, options_.clock->Monotonic())) {
+    v1::CoordinatorMessage message;
+    message.mutable_reach_links()->set_epoch(question.number);
+    for (const WorkerId to : question.to) {
+      auto* peer = message.mutable_reach_links()->add_peers();
+      peer->set_name(name(to));
+      peer->set_link_address(at(to).info.link_address());
+    }
+    Send(question.from, std::move(message));
+  }
+  JudgeLinks();
+}
+
+void WorkerRegistry::OnLinksTested(WorkerId id,
+                                   const v1::LinksReached& answer) {
+  std::vector<std::string> errors;
+  for (const auto& link : answer.links()) {
+    errors.push_back(ClipText(link.error()));
+  }
+  link_tests_.OnAnswer(answer.epoch(), id, errors, options_.clock->Monotonic());
+}
+
+void WorkerRegistry::FoundLink(WorkerId from, WorkerId to,
+                               const std::string& error) {
+  if (!options_.test_links) return;
+  link_tests_.Found(from, to, error, options_.clock->Monotonic());
+}
+
+std::string WorkerRegistry::UnlinkedText(WorkerId from, WorkerId to,
+                                         const std::string& error) const {
+  return absl::StrCat("worker '", name(from), "' can't open a link to '",
+                      name(to), "' at ", at(to).info.link_address(), ": ",
+                      error);
+}
+
+void WorkerRegistry::JudgeLinks() {
+  if (judged_ == link_tests_.version()) return;
+  judged_ = link_tests_.version();
+  absl::flat_hash_map<std::string, LeftOut::Entry> before;
+  std::swap(before, outcasts_);
+  const absl::Duration now = options_.clock->Monotonic();
+  bool changed = false;
+  for (const LinkTests::Outcast& outcast : link_tests_.Outcasts()) {
+    const AttachedWorker& worker = at(outcast.worker);
+    const std::string key = KeyOf(worker.info);
+    const auto it = before.find(key);
+    const std::string what = UnlinkedText(
+        outcast.from, outcast.to, link_tests_.Why(outcast.from, outcast.to));
+    LeftOut::Entry& entry = outcasts_[key];
+    entry.why = outcast.reaches_nobody
+                    ? absl::StrCat("it can't reach others; last: ", what)
+                    : absl::StrCat("it can't be reached at ",
+                                   worker.info.link_address(), ": ", what);
+    entry.since = it == before.end() ? now : it->second.since;
+    entry.until = outcast.again;
+    if (it != before.end()) continue;
+    changed = true;
+    LogWarning("worker '", worker.info.name(),
+               "' is left out until it can be linked, if there are others "
+               "enough: ",
+               entry.why);
+  }
+  if (changed || outcasts_.size() != before.size()) ++changes_;
+}
+
 // -- Blame.
 
 void WorkerRegistry::LeaveOut(WorkerId id, const std::string& why) {
   const AttachedWorker& worker = at(id);
   const absl::Duration now = options_.clock->Monotonic();
   left_out_.Add(KeyOf(worker.info), ClipText(why), now);
+  ++changes_;
   LogWarning("worker '", worker.info.name(), "' is left out for ",
              absl::FormatDuration(OutOf(worker)->until - now),
              ", if there are others enough: ", why);
 }
 
+absl::Duration WorkerRegistry::OutFor(const AttachedWorker& worker) const {
+  const LeftOut::Entry* const out = OutOf(worker);
+  if (out == nullptr) return absl::ZeroDuration();
+  // The time of a test may be over, and its answer not be here.
+  return std::max(out->until - options_.clock->Monotonic(),
+                  absl::Duration(absl::Milliseconds(1)));
+}
+
 const LeftOut::Entry* WorkerRegistry::OutOf(
     const AttachedWorker& worker) const {
+  const auto it = outcasts_.find(KeyOf(worker.info));
+  if (it != outcasts_.end()) return &it->second;
   return left_out_.Find(KeyOf(worker.info), options_.clock->Monotonic());
 }
 
@@ -511,6 +606,13 @@ void WorkerRegistry::Pardon(WorkerId id) {
 
 void WorkerRegistry::BlameLink(WorkerId from, WorkerId to,
                                const std::string& why) {
+  if (options_.test_links) {
+    // More may have changed since the tests than this link.
+    std::vector<WorkerId> all;
+    for (const auto& [id, worker] : workers_) all.push_back(id);
+    link_tests_.Recheck(all);
+    FoundLink(from, to, why);
+  }
   const LinkBlame::Verdict verdict =
       link_blame_.OnUnreached(name(from), name(to));
   for (const auto& [id, worker] : workers_) {

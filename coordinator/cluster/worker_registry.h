@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@
 #include "coordinator/cluster/absent_workers.h"
 #include "coordinator/cluster/cluster_options.h"
 #include "coordinator/cluster/links/link_facts.h"
+#include "coordinator/cluster/links/link_tests.h"
 #include "coordinator/cluster/model_identity.h"
 #include "coordinator/cluster/worker_stream.h"
 #include "sluice/v1/pipeline.pb.h"
@@ -107,8 +109,8 @@ class WorkerRegistry {
   bool TakeJoined() { return std::exchange(joined_, false); }
   // The time at which a worker last came or went.
   absl::Duration changed_at() const { return changed_at_; }
-  // How often workers that plans may use have come, or any registered ones
-  // gone.
+  // How often workers that plans may use have come, any registered ones gone,
+  // or others been left out.
   int64_t changes() const { return changes_; }
 
   // Whether the links between these workers are known, or will not be: requests
@@ -117,6 +119,26 @@ class WorkerRegistry {
   // REQUIRES: all have profiles.
   std::vector<MachineProfile> Profiles(
       const std::vector<WorkerId>& workers) const;
+
+  // -- Tests of links (ClusterOptions::test_links).
+
+  // Has links tested that are not known, and leaves those out who turn out to
+  // be unreachable. Must be called regularly.
+  void TestLinks();
+  void OnLinksTested(WorkerId id, const v1::LinksReached& answer);
+  const LinkTests& link_tests() const { return link_tests_; }
+  // Whether plans should wait for tests that are under way.
+  bool TestingLinks() const {
+    return link_tests_.Testing(options_.clock->Monotonic());
+  }
+  // Takes what was found out otherwise: why a link could not be opened, or "".
+  void FoundLink(WorkerId from, WorkerId to, const std::string& error);
+  // Returns "worker 'a' can't open a link to 'b' at b:7072: no route".
+  std::string UnlinkedText(WorkerId from, WorkerId to,
+                           const std::string& error) const;
+  void HastenLinkTests(const std::vector<WorkerId>& workers) {
+    link_tests_.Hasten(workers);
+  }
 
   // Says what a worker that fetches the model is to load, and from whom; does
   // nothing for others.
@@ -130,12 +152,18 @@ class WorkerRegistry {
 
   // Makes plans exclude the worker for a while.
   void LeaveOut(WorkerId id, const std::string& why);
-  // Returns null if plans may use the worker.
+  // Returns null if plans may use the worker. Whoever can't be linked to the
+  // others is left out, too, until it can.
   const LeftOut::Entry* OutOf(const AttachedWorker& worker) const;
-  bool any_left_out() const { return !left_out_.empty(); }
+  // The time until plans may use it, as far as it is known; 0 if they may now.
+  absl::Duration OutFor(const AttachedWorker& worker) const;
+  bool CannotBeLinked(const AttachedWorker& worker) const {
+    return outcasts_.contains(KeyOf(worker.info));
+  }
+  bool any_left_out() const { return !left_out_.empty() || !outcasts_.empty(); }
   void Pardon(WorkerId id);
-  // Take whether a link could be opened; the worker to blame for a failure is
-  // left out.
+  // Take whether a plan's link could be opened; the worker to blame for a
+  // failure is left out, and the links of all are tested again.
   void BlameLink(WorkerId from, WorkerId to, const std::string& why);
   void OnReached(WorkerId from, WorkerId to);
   // Called when a plan lost a worker: no present worker is a newcomer any more.
@@ -150,6 +178,8 @@ class WorkerRegistry {
   }
 
  private:
+  static std::string KeyOf(const v1::Register& info);
+  void JudgeLinks();
   absl::Status CheckRegister(const v1::Register& info) const;
   // Checks whether others can reach the worker.
   absl::Status CheckPlace(const AttachedWorker& worker,
@@ -185,6 +215,10 @@ class WorkerRegistry {
   absl::Duration fetchers_compared_at_ = -absl::InfiniteDuration();
   LeftOut left_out_;
   LinkBlame link_blame_;
+  LinkTests link_tests_;
+  int64_t judged_ = 0;  // the state of link_tests_ that outcasts_ is of
+  // Who can't be linked to others, by KeyOf.
+  absl::flat_hash_map<std::string, LeftOut::Entry> outcasts_;
   AbsentWorkers absent_;
 };
 

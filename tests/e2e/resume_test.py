@@ -103,7 +103,7 @@ def without_time(path):
         lines = []
         for text in f:
             line = json.loads(text)
-            if line["response"]:
+            if not line["error"]:
                 del line["response"]["body"]["created"]
             lines.append(json.dumps(line))
         return lines

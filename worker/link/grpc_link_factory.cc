@@ -31,6 +31,8 @@ namespace {
 constexpr int64_t kMaxCredits = int64_t{1} << 20;
 // A peer has this time to acknowledge the end of a stream.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
+// The interval at which connecting looks whether it is cancelled.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(100);
 // The receiver's reason may arrive this long after its channel broke.
 constexpr absl::Duration kReasonTime = absl::Milliseconds(200);
 // The same by TCP, which breaks whenever the receiver ends the link.
@@ -101,7 +103,8 @@ class Stream
     self->StartCall();
   }
 
-  absl::Status WaitConnected(absl::Duration timeout) {
+  absl::Status WaitConnected(absl::Duration timeout,
+                             const std::atomic<bool>* cancelled) {
     const Deadline deadline = Deadline::In(timeout);
     MutexLock lock(&mu_);
     const bool& connected = by_tcp() ? joined_ : connected_;
@@ -110,7 +113,12 @@ class Stream
         return Unavailable("link to ", address_, ": no answer within ",
                            absl::FormatDuration(timeout));
       }
-      changed_.WaitFor(&mu_, deadline.left());
+      if (cancelled != nullptr && *cancelled) {
+        return absl::CancelledError("broken off");
+      }
+      changed_.WaitFor(&mu_, cancelled == nullptr
+                                 ? deadline.left()
+                                 : std::min(deadline.left(), kLookInterval));
     }
     return connected ? absl::OkStatus() : status_;
   }
@@ -241,8 +249,10 @@ class Stream
 
   // Waits until gRPC has released the stream. REQUIRES: Close() was called.
   void Join() {
-    const Deadline deadline = Deadline::In(kCloseTimeout);
     MutexLock lock(&mu_);
+    // A peer that never answered has nothing to acknowledge.
+    const Deadline deadline =
+        Deadline::In(connected_ ? kCloseTimeout : absl::ZeroDuration());
     while (!done_ && !deadline.passed()) {
       changed_.WaitFor(&mu_, deadline.left());
     }
@@ -481,7 +491,8 @@ absl::StatusOr<std::unique_ptr<LinkSender>> GrpcLinkFactory::Connect(
       address, epoch, options, std::move(tcp_id), options_.bytes_sent);
   Stream::Start(stream, std::move(channel));
   auto sender = std::make_unique<GrpcLinkSender>(stream);
-  SLUICE_RETURN_IF_ERROR(stream->WaitConnected(options_.connect_timeout));
+  SLUICE_RETURN_IF_ERROR(
+      stream->WaitConnected(options_.connect_timeout, options.cancelled));
   if (options.tcp) {
     SLUICE_RETURN_IF_ERROR(stream->ConnectTcp(options_.connect_timeout));
   }

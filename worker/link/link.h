@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -65,6 +66,8 @@ struct LinkOptions {
   DetachedPayloads payloads;
   bool tcp = false;               // frames go by a TCP connection: kTcp
   DType dtype = DType::kFloat32;  // of activations on the way: or kBFloat16
+  // If set, connecting ends with kCancelled soon after this is true.
+  const std::atomic<bool>* cancelled = nullptr;
   // Called once, from a link thread, if the link breaks before it is closed,
   // even if nothing is being sent: the last frames may be lost, and the
   // receiver may not know of them. Not called when the receiver says that the

@@ -7,31 +7,79 @@
 #include "worker/probe/worker_profile.h"
 
 namespace sluice {
+namespace {
+
+// As many as a worker has peers to test, so that none waits for another.
+constexpr int kReachThreads = 16;
+
+}  // namespace
 
 LinkSurvey::~LinkSurvey() {
-  Cancel();
-  Thread thread;
   {
     MutexLock lock(&mu_);
     stopped_ = true;
+  }
+  Cancel();
+  Thread thread;
+  std::unique_ptr<Executor> reach;
+  {
+    MutexLock lock(&mu_);
     thread = std::move(thread_);
+    reach = std::move(reach_);
     changed_.NotifyAll();
   }
+  reach.reset();
   thread.Join();
 }
 
-void LinkSurvey::Start(std::vector<Peer> peers, Done done) {
-  Add({std::move(peers), std::move(done), nullptr});
-}
+struct LinkSurvey::Batch {
+  std::vector<Peer> peers;
+  Reached done;
+  std::shared_ptr<std::atomic<bool>> cancelled;
+  Mutex mu;
+  std::vector<absl::Status> results ABSL_GUARDED_BY(mu);
+  size_t left ABSL_GUARDED_BY(mu) = 0;
+};
 
 void LinkSurvey::Reach(std::vector<Peer> peers, Reached done) {
-  Add({std::move(peers), nullptr, std::move(done)});
-}
-
-void LinkSurvey::Add(Task task) {
+  const auto batch = std::make_shared<Batch>();
+  const size_t count = peers.size();
+  batch->peers = std::move(peers);
+  batch->done = std::move(done);
+  {
+    MutexLock lock(&batch->mu);
+    batch->results.resize(count);
+    batch->left = count;
+  }
   MutexLock lock(&mu_);
   if (stopped_) return;
-  tasks_.push_back(std::move(task));
+  batch->cancelled = reach_cancelled_;
+  if (reach_ == nullptr) {
+    reach_ = std::make_unique<Executor>("link tests", kReachThreads);
+  }
+  for (size_t i = 0; i < count; ++i) {
+    reach_->Run([this, batch, i] {
+      if (*batch->cancelled) return;
+      absl::Status status = links_
+                                ->Connect(batch->peers[i].address, kProbeEpoch,
+                                          {.cancelled = batch->cancelled.get()})
+                                .status();
+      std::vector<absl::Status> results;
+      {
+        MutexLock lock(&batch->mu);
+        batch->results[i] = std::move(status);
+        if (--batch->left > 0) return;
+        results = std::move(batch->results);
+      }
+      if (!*batch->cancelled) batch->done(std::move(results));
+    });
+  }
+}
+
+void LinkSurvey::Start(std::vector<Peer> peers, Done done) {
+  MutexLock lock(&mu_);
+  if (stopped_) return;
+  tasks_.push_back({std::move(peers), std::move(done)});
   if (!thread_.joinable()) thread_ = Thread("link survey", [this] { Run(); });
   changed_.NotifyAll();
 }
@@ -42,6 +90,8 @@ void LinkSurvey::Cancel() {
     MutexLock lock(&mu_);
     tasks_.clear();
     if (cancelled_ != nullptr) *cancelled_ = true;
+    *reach_cancelled_ = true;
+    reach_cancelled_ = std::make_shared<std::atomic<bool>>(false);
     sender = sender_;
   }
   // Without Close, a send to a stopped peer would wait forever.
@@ -61,35 +111,25 @@ void LinkSurvey::Run() {
       cancelled_ = cancelled;
     }
     std::vector<Measured> measured;
-    std::vector<absl::Status> reached;
     for (const Peer& peer : task.peers) {
-      if (task.done) {
-        measured.push_back({peer.name, Measure(peer, *cancelled)});
-      } else {
-        reached.push_back(
-            links_->Connect(peer.address, kProbeEpoch, {}).status());
-      }
+      measured.push_back({peer.name, Measure(peer, *cancelled)});
     }
     {
       MutexLock lock(&mu_);
       cancelled_.reset();
     }
-    if (*cancelled) continue;
-    if (task.done) {
-      task.done(std::move(measured));
-    } else {
-      task.reached(std::move(reached));
-    }
+    if (!*cancelled) task.done(std::move(measured));
   }
 }
 
 absl::StatusOr<LinkProfile> LinkSurvey::Measure(
     const Peer& peer, const std::atomic<bool>& cancelled) {
   if (cancelled) return absl::CancelledError("broken off");
-  absl::StatusOr<std::shared_ptr<LinkSender>> connected =
-      links_->Connect(peer.address, kProbeEpoch, {.tcp = peer.tcp});
+  absl::StatusOr<std::shared_ptr<LinkSender>> connected = links_->Connect(
+      peer.address, kProbeEpoch, {.tcp = peer.tcp, .cancelled = &cancelled});
   if (absl::IsUnimplemented(connected.status()) && peer.tcp) {
-    connected = links_->Connect(peer.address, kProbeEpoch, {});
+    connected =
+        links_->Connect(peer.address, kProbeEpoch, {.cancelled = &cancelled});
   }
   SLUICE_ASSIGN_OR_RETURN(const std::shared_ptr<LinkSender> sender, connected);
   {

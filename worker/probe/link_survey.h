@@ -9,14 +9,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "common/machine_profile.h"
+#include "common/threads/executor.h"
 #include "common/threads/mutex.h"
 #include "common/threads/thread.h"
 #include "worker/link/link.h"
 
 namespace sluice {
 
-// Opens links to other workers, and measures them (see MeasureLink), one after
-// the other, on a thread of its own. Thread-safe.
+// Opens links to other workers, many at a time, and measures them (see
+// MeasureLink), one after the other, on threads of its own. Thread-safe.
 class LinkSurvey {
  public:
   struct Peer {
@@ -42,19 +43,20 @@ class LinkSurvey {
   // Begins to measure after earlier tasks; `done` is called on the survey's
   // thread, with a result for each peer, unless Cancel() is first. Never waits.
   void Start(std::vector<Peer> peers, Done done);
-  // Like Start, but links are only opened.
+  // Begins to open links at once, and closes them; `done` is called on one of
+  // the survey's threads when all have answered, or not within the links'
+  // connect_timeout, unless Cancel() is first. Never waits.
   void Reach(std::vector<Peer> peers, Reached done);
-  // Breaks the running measurement off and drops the waiting ones. Never waits.
+  // Breaks off what runs, and drops what waits. Never waits.
   void Cancel();
 
  private:
   struct Task {
     std::vector<Peer> peers;
-    Done done;        // empty: links are only opened
-    Reached reached;  // set for links that are only opened
+    Done done;
   };
-
-  void Add(Task task);
+  // Peers that are reached together.
+  struct Batch;
 
   void Run();
   absl::StatusOr<LinkProfile> Measure(const Peer& peer,
@@ -69,6 +71,10 @@ class LinkSurvey {
   std::shared_ptr<std::atomic<bool>> cancelled_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<LinkSender> sender_ ABSL_GUARDED_BY(mu_);  // in use
   bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  // The flag of what is being reached, which Cancel sets.
+  std::shared_ptr<std::atomic<bool>> reach_cancelled_ ABSL_GUARDED_BY(mu_) =
+      std::make_shared<std::atomic<bool>>(false);
+  std::unique_ptr<Executor> reach_ ABSL_GUARDED_BY(mu_);
   Thread thread_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -60,8 +60,16 @@ GroupDecision GroupAnew(const GroupView& view) {
     decision.action = GroupDecision::Action::kSearch;
   } else {
     decision.action = GroupDecision::Action::kGroup;
-    decision.groups = view.fixed.empty() ? Deal(view.workers, view.replicas)
-                                         : DealFixed(view.workers, view.fixed);
+    // Those that plans do without are dealt out only if they are needed.
+    std::vector<GroupedWorker> workers = view.workers;
+    std::erase_if(workers, [](const GroupedWorker& w) { return !w.able; });
+    if (static_cast<int64_t>(workers.size()) <
+        std::max(view.min_workers, view.replicas)) {
+      workers = view.workers;
+    }
+    decision.groups = view.fixed.empty()
+                          ? Deal(std::move(workers), view.replicas)
+                          : DealFixed(std::move(workers), view.fixed);
   }
   return decision;
 }
@@ -74,6 +82,22 @@ size_t Smallest(const GroupView& view, const std::vector<int32_t>& sizes) {
     if (smallest == sizes.size() || sizes[p] < sizes[smallest]) smallest = p;
   }
   return smallest == sizes.size() ? 0 : smallest;
+}
+
+// Whether a pipeline can do work, or all workers together can't either.
+bool AnyWorks(const GroupView& view) {
+  std::vector<int32_t> able(view.pipelines.size());
+  int32_t all = 0;
+  for (const GroupedWorker& worker : view.workers) {
+    if (!worker.able) continue;
+    ++all;
+    if (worker.pipeline >= 0) ++able[static_cast<size_t>(worker.pipeline)];
+  }
+  if (all < std::max(view.min_workers, view.replicas)) return true;
+  for (size_t p = 0; p < able.size(); ++p) {
+    if (able[p] > 0 && able[p] >= view.pipelines[p].least) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -112,11 +136,7 @@ GroupDecision DecideGroups(const GroupView& view) {
     decision.joins.push_back({worker.id, to});
   }
   if (!decision.joins.empty() || !enough) return decision;
-  bool works = false;
-  for (size_t p = 0; p < sizes.size(); ++p) {
-    works = works || (sizes[p] > 0 && sizes[p] >= view.pipelines[p].least);
-  }
-  if (!works) return GroupAnew(view);
+  if (!AnyWorks(view)) return GroupAnew(view);
   if (view.searched && view.since_change >= view.settle_time) {
     decision.action = GroupDecision::Action::kSearch;
   }

@@ -18,6 +18,7 @@ struct GroupedWorker {
   WorkerId id;
   std::string name;
   int pipeline = -1;  // its present one; -1: none
+  bool able = true;   // plans need not do without it
   int former = -1;    // the one that it was in before it was lost; -1: none
 };
 
@@ -70,8 +71,8 @@ struct GroupDecision {
 //   others by name as far as it needs more.
 // * Later: a worker that comes back goes to its former pipeline; another to the
 //   smallest one, the first of these (*). Nobody else is touched.
-// * When no pipeline has its least, but min_workers are there, all are grouped
-//   anew.
+// * When no pipeline has its least of workers that are able to take part, but
+//   min_workers of them are there, all are grouped anew.
 // * With fewer than min_workers, groups stay: the planner is not asked, whose
 //   groups could do no work.
 GroupDecision DecideGroups(const GroupView& view);

@@ -75,6 +75,103 @@ TEST_F(MembershipPreparingTest, AJoinerLoadsAheadAndIsReachedFirst) {
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
+TEST_F(MembershipPreparingTest, APlanThatLoadsIsNotEndedForAJoiner) {
+  a_ = Attach(1, "a");
+  b_ = Attach(2, "b");
+  Settle();
+  c_ = Attach(3, "c");
+  Settle();
+  EXPECT_EQ(State(3), "WORKER_STATE_PREPARING");
+  Ready(3, 50, 16, 2);
+  AnswerPreparation(2, *b_);
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(1));
+  // It follows once the first one runs.
+  Ready(1);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(1));
+  Ready(2);
+  EXPECT_EQ(members().plan().epoch(), PlanEpoch(2));
+}
+
+// With ClusterOptions::test_links.
+class MembershipTestedTest : public MembershipTest {
+ protected:
+  MembershipTestedTest() { options_.test_links = true; }
+
+  // Answers all tests that a worker was asked for since the last call.
+  void AnswerTests(int64_t id, const RecordingStream& stream,
+                   const std::set<std::string>& unreached) {
+    for (; seen_[id] < stream.sent.size(); ++seen_[id]) {
+      const v1::CoordinatorMessage message = stream.sent[seen_[id]];
+      if (!message.has_reach_links()) continue;
+      v1::WorkerMessage answer;
+      answer.mutable_links_reached()->set_epoch(message.reach_links().epoch());
+      for (const auto& peer : message.reach_links().peers()) {
+        auto* link = answer.mutable_links_reached()->add_links();
+        link->set_peer(peer.name());
+        if (unreached.contains(peer.name())) link->set_error("refused");
+      }
+      members().OnMessage(WorkerId(id), std::move(answer));
+    }
+    members().Advance();
+  }
+
+  std::map<int64_t, size_t> seen_;
+};
+
+TEST_F(MembershipTestedTest, WhoeverCannotBeReachedIsLeftOutBeforeAnyPlan) {
+  std::map<int64_t, std::shared_ptr<RecordingStream>> streams;
+  for (int64_t id = 1; id <= 6; ++id) {
+    streams[id] = Attach(id, absl::StrCat("w", id));
+  }
+  Settle();
+  EXPECT_EQ(members().detail(), "testing links between workers");
+  const std::set<std::string> unreached = {"w1", "w3", "w4", "w6"};
+  for (const auto& [id, stream] : streams) {
+    AnswerTests(id, *stream, unreached);
+  }
+  for (const int64_t id : {1, 3, 4, 6}) {
+    EXPECT_EQ(State(id), "WORKER_STATE_LEFT_OUT");
+  }
+  Settle();
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(streams[2]->sent.back().assign_stage().num_stages(), 2);
+  EXPECT_EQ(streams[2]->sent.back().assign_stage().next_link_address(),
+            "link:w5");
+  Ready(2);
+  Ready(5);
+  EXPECT_THAT(members().detail(), HasSubstr("it can't be reached at link:w1"));
+  // One is back, and joins behind the running plan.
+  clock_.Advance(absl::Seconds(5));
+  members().Advance();
+  for (const auto& [id, stream] : streams) {
+    AnswerTests(id, *stream, {"w3", "w4", "w6"});
+  }
+  Settle();
+  EXPECT_EQ(State(1), "WORKER_STATE_PREPARING");
+  EXPECT_EQ(members().plan().phase(), Phase::kRunning);
+}
+
+TEST_F(MembershipTestedTest, SaysWhoCannotReachWhomWhereTooFewAreLeft) {
+  auto a = Attach(1, "a");
+  auto b = Attach(2, "b");
+  Settle();
+  AnswerTests(1, *a, {"b"});
+  AnswerTests(2, *b, {"a"});
+  Settle();
+  EXPECT_EQ(members().detail(),
+            "waiting for workers: of 2 no 2 can be linked to each other: "
+            "worker 'a' can't open a link to 'b' at link:b: refused");
+  // One direction is enough.
+  clock_.Advance(absl::Seconds(5));
+  members().Advance();
+  AnswerTests(1, *a, {"b"});
+  AnswerTests(2, *b, {});
+  Settle();
+  ASSERT_EQ(members().plan().phase(), Phase::kLoading);
+  EXPECT_EQ(b->sent.back().assign_stage().next_link_address(), "link:a");
+}
+
 TEST_F(MembershipPreparingTest, TheOrderOfTheAnswersDoesNotMatter) {
   Join();
   AnswerPreparation(2, *b_);

@@ -99,6 +99,60 @@ TEST(DecidePlanTest, LeavesOutWorkersThatFailed) {
   EXPECT_EQ(DecidePlan(view).action, Action::kKeep);
 }
 
+TEST(DecidePlanTest, OrdersStagesSoThatLinksWork) {
+  ClusterView view = View({"a", "b", "c"});
+  // Nobody reaches c, which may be the first.
+  view.broken = [](WorkerId, WorkerId to) { return to == WorkerId(3); };
+  EXPECT_EQ(DecidePlan(view).stages,
+            (Stages{Stage(3, 0, 2), Stage(1, 2, 3), Stage(2, 3, 4)}));
+  // Nor b: one of them sits out.
+  view.broken = [](WorkerId, WorkerId to) { return to > WorkerId(1); };
+  EXPECT_EQ(DecidePlan(view).stages.size(), 2u);
+  EXPECT_EQ(DecidePlan(view).stages[1].worker, WorkerId(1));
+  // A plan of as many stages goes on.
+  view.plan_stages = 2;
+  EXPECT_EQ(DecidePlan(view).action, Action::kKeep);
+}
+
+TEST(DecidePlanTest, WaitsWhereTooFewCanBeLinked) {
+  ClusterView view = View({"a", "b", "c"});
+  view.min_workers = 2;
+  view.workers[1].out_for = absl::Seconds(3);
+  view.workers[2].out_for = absl::Seconds(9);
+  // Those left out are taken until there are two that can be linked.
+  view.broken = [](WorkerId from, WorkerId to) {
+    return from == WorkerId(2) || to == WorkerId(2);
+  };
+  EXPECT_EQ(DecidePlan(view).stages, (Stages{Stage(1, 0, 2), Stage(3, 2, 4)}));
+  view.broken = [](WorkerId, WorkerId) { return true; };
+  const PlanDecision decision = DecidePlan(view);
+  EXPECT_EQ(decision.action, Action::kWait);
+  EXPECT_TRUE(decision.unlinked);
+  EXPECT_EQ(decision.detail,
+            "waiting for workers: of 3 no 2 can be linked to each other");
+}
+
+TEST(DecidePlanTest, TheFirstPlanWaitsForTestsOfLinks) {
+  ClusterView view = View({"a", "b"});
+  view.testing_links = true;
+  EXPECT_EQ(DecidePlan(view).action, Action::kWait);
+  EXPECT_EQ(DecidePlan(view).detail, "testing links between workers");
+  view.plan_stages = 1;
+  EXPECT_EQ(DecidePlan(view).action, Action::kPlan);
+}
+
+TEST(DecidePlanTest, DoesNotWaitWhereTheCulpritSitsOut) {
+  ClusterView view = View({"a", "b", "c"});
+  view.min_workers = 2;
+  view.workers[2].out_for = absl::Seconds(3);
+  view.back_off = absl::Seconds(40);
+  EXPECT_EQ(DecidePlan(view).action, Action::kWait);
+  view.culprit_known = true;
+  EXPECT_EQ(DecidePlan(view).action, Action::kPlan);
+  view.workers[1].out_for = absl::Seconds(3);
+  EXPECT_EQ(DecidePlan(view).action, Action::kWait);
+}
+
 TEST(DecidePlanTest, TriesFailedWorkersAgainWhenTheyAreNeeded) {
   ClusterView view = View({"a", "b"});
   view.min_workers = 2;
