@@ -365,7 +365,7 @@ void Membership::SearchGroups() {
     progress.held_rows += search(p).held_rows();
     if (Works(p)) present.push_back(plan(p).workers());
   }
-  if (group_search_.Wanted(usable)) {
+  if (group_search_.Wanted(usable, !in_use.empty())) {
     if (workers_.KnowsLinks(usable)) {
       if (progress.output_share <= 0) progress.output_share = 1;
       group_search_.Begin(std::move(usable), std::move(present), load_time,
