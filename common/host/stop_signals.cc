@@ -64,8 +64,15 @@ StopSignals::StopSignals(Options options)
   close_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
   stop_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
   if (signal_fd_.open() && close_fd_.open() && stop_fd_.open()) {
+    // The thread leaves all other signals to those who wait for them: one that
+    // does not block SIGCHLD takes it from a supervisor, and drops it.
+    sigset_t all;
+    sigset_t mine;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &mine);
     try {
       thread_ = Thread("signals", [this] { Run(); });
+      pthread_sigmask(SIG_SETMASK, &mine, nullptr);
       return;
     } catch (const std::system_error&) {
     }
