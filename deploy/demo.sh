@@ -39,20 +39,20 @@ wait_for_line() { # file pattern pid
 pids+=($!)
 wait_for_line "$work/coordinator.out" '^listening on' $!
 coordinator=$(sed -n 's/^listening on \([^,]*\),.*/\1/p' "$work/coordinator.out")
-metrics=("$(sed -n 's/.*metrics on //p' "$work/coordinator.out")")
 for i in 1 2; do
   "$bin/sluice-worker" --coordinator "$coordinator" --model "$model" --name "worker-$i" \
     --threads "$(((jobs + 1) / 2))" --host-memory 1GiB --port 0 --metrics-port 0 --no-profile \
     >"$work/worker-$i.out" 2>"$work/worker-$i.log" &
   pids+=($!)
   wait_for_line "$work/worker-$i.out" 'metrics on' $!
-  metrics+=("$(sed -n 's/.*metrics on //p' "$work/worker-$i.out")")
 done
 export SLUICE_COORDINATOR=$coordinator
 
 echo "== submitting deploy/demo-prompts.jsonl"
+began=$(date +%s%N)
 "$bin/sluice" submit --input deploy/demo-prompts.jsonl --name demo --wait --output "$work/answers.jsonl" |
   tee "$work/job.txt"
+ended=$(date +%s%N)
 job=$(awk 'NR == 1 { print $1 }' "$work/job.txt")
 echo
 echo "== the workers"
@@ -77,5 +77,6 @@ for line in open(sys.argv[1]):
     print(f"{name}: {prompts[name]}\n    ... {' '.join(text.split())}")
 PY
 echo
-echo "== metrics while they ran"
-printf '%s\n' "${metrics[@]}"
+awk -v ns="$((ended - began))" '/^  tokens/ {
+  printf "== %d tokens of prompts and %d of answers in %.1f s: %.1f generated tokens/s, loading included\n",
+    $2, $4, ns / 1e9, $4 / (ns / 1e9) }' "$work/job.txt"

@@ -1,11 +1,14 @@
 // The `sluice` command.
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/host/stop_signals.h"
 #include "common/text/text.h"
@@ -67,10 +70,15 @@ int main(int argc, char** argv) {
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &signals, &chosen);
   sluice::AddTokenCommand(&app, &chosen);
+  sluice::AddHelpCommands(&app, &chosen);
   sluice::AddEnvironmentTwins(&app, "SLUICE_");
   if (const auto code =
           sluice::ParseCommandLine(&app, argc, argv, &log_level)) {
     return *code;
+  }
+  for (const std::string& mistake :
+       sluice::UnknownVariables(app, "SLUICE_", environ)) {
+    sluice::LogWarning(mistake);
   }
   const absl::Status status = sluice::RunGuarded(chosen);
   if (!status.ok()) {

@@ -48,6 +48,43 @@ bool LooksLikeHubId(const std::string& text) {
   return true;
 }
 
+// Families that have their name in the names of their models, and are not
+// supported.
+constexpr const char* kOtherFamilies[] = {
+    "qwen3",     "qwen1", "gemma",    "phi",     "mixtral",  "falcon",
+    "gpt2",      "gpt-2", "gpt-neox", "gpt-oss", "pythia",   "bloom",
+    "deepseek",  "olmo",  "granite",  "glm",     "mamba",    "starcoder",
+    "command-r", "t5",    "bert",     "whisper", "internlm", "rwkv"};
+
+// The family named in `id` that is not supported; "" if none is, or if the name
+// has a supported one, too, as that of a distilled model has.
+std::string OtherFamily(const std::string& id) {
+  const std::string name = absl::AsciiStrToLower(id.substr(id.find('/') + 1));
+  for (const char* supported :
+       {"llama", "mistral-", "qwen2", "distill-qwen", "opt-"}) {
+    if (absl::StrContains(name, supported)) return "";
+  }
+  for (const char* other : kOtherFamilies) {
+    if (absl::StartsWith(name, other) ||
+        absl::StrContains(name, absl::StrCat("-", other))) {
+      return other;
+    }
+  }
+  return "";
+}
+
+// The name of the first GGUF file in a directory; "" if there is none.
+std::string GgufIn(const fs::path& dir) {
+  std::string first;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(dir, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!absl::EndsWithIgnoreCase(name, ".gguf")) continue;
+    if (first.empty() || name < first) first = name;
+  }
+  return first;
+}
+
 // The snapshot of a folder "models--org--name" that refs/main names, or else
 // the newest that has a config.json.
 std::optional<fs::path> Snapshot(const fs::path& folder) {
@@ -82,6 +119,11 @@ absl::Status NoSuchModel(const std::string& name) {
       return NotFound(message, "the Hugging Face model of that name is in ",
                       snapshot->string(), ": give that path");
     }
+  }
+  if (const std::string family = OtherFamily(name); !family.empty()) {
+    return Unimplemented(message, "by its name it is a ", family,
+                         " model, which Sluice does not run: it runs llama, "
+                         "mistral, qwen2 and opt models");
   }
   return NotFound(message,
                   "if this is a model of the Hugging Face Hub, get it with `hf "
@@ -134,8 +176,15 @@ absl::Status NotAModelDir(const fs::path& path) {
     return NotFound(path.string(), ": a folder of the Hugging Face cache; ",
                     "give the snapshot: ", snapshot->string());
   }
-  return NotFound((path / "config.json").string(), ": no such file; ",
-                  kModelDirMustHold);
+  const std::string missing =
+      absl::StrCat((path / "config.json").string(), ": no such file; ");
+  if (const std::string gguf = GgufIn(path); !gguf.empty()) {
+    return NotFound(missing, "there is ", gguf,
+                    ", but Sluice reads no GGUF; give the directory of the "
+                    "model that it was made from; ",
+                    kModelDirMustHold);
+  }
+  return NotFound(missing, kModelDirMustHold);
 }
 
 std::string ModelName(const fs::path& model_dir) {

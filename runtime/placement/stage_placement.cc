@@ -341,14 +341,15 @@ std::string Advice(const StageSizes& sizes, const StagePlacement& placement,
     case Tier::kHost:
       break;
   }
+  // The least is the KV cache of one sequence of the greatest length.
+  const bool longest = placement.pages[kHost] == sizes.sequence_pages;
+  const bool disk = sizes.shape.may_use_disk;
   return absl::StrCat(
-      sizes.shape.may_use_disk
-          ? "give it more with --host-memory, or put more on disk with --policy"
-          : "give it more with --host-memory, a shorter --max-model-len, or a "
-            "--disk-dir",
-      placement.pages[kHost] == sizes.sequence_pages
-          ? " (the KV cache is that of one sequence of the greatest length)"
-          : "");
+      "give it more with --host-memory, ",
+      longest || !disk ? "a shorter --max-model-len, " : "",
+      disk ? "or put more on disk with --policy" : "or a --disk-dir",
+      longest ? " (the KV cache is that of one sequence of the greatest length)"
+              : "");
 }
 
 }  // namespace
@@ -401,8 +402,9 @@ absl::Status CheckFits(const StageSizes& sizes, const StagePlacement& placement,
                             use.passing().name, use.passing().bytes);
     }
     return ResourceExhausted(
-        TierName(tier), " memory is short by ", use.peak_bytes() - limit,
-        " bytes for this stage, beyond all of the ",
+        TierName(tier), " memory is short by ",
+        BytesText(static_cast<double>(use.peak_bytes() - limit)),
+        " for this stage, beyond all of the ",
         BytesText(static_cast<double>(limit)), " that are free; ",
         Advice(sizes, placement, tier), "; bytes:", table);
   }

@@ -16,6 +16,7 @@ constexpr char kAloneCommands[] = "On this machine alone";
 constexpr char kClusterCommands[] = "With a coordinator";
 constexpr char kOperatorCommands[] = "For those who operate a cluster";
 constexpr char kPlanCommands[] = "Before anything runs";
+constexpr char kHelpCommands[] = "About this program";
 
 // Where the coordinator is, and how it is spoken to.
 struct CoordinatorPlace {
@@ -43,5 +44,7 @@ void AddSimulateCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                         Command* chosen);
 void AddScoreCommand(CLI::App* app, StopSignals* signals, Command* chosen);
 void AddProfileCommand(CLI::App* app, StopSignals* signals, Command* chosen);
+// `help [COMMAND]` and `version`, which say what the flags do.
+void AddHelpCommands(CLI::App* app, Command* chosen);
 
 }  // namespace sluice

@@ -1,5 +1,6 @@
 #include "server/flags/command_line.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 #include <vector>
@@ -17,6 +18,9 @@
 
 namespace sluice {
 namespace {
+
+// How the variables of all programs begin.
+constexpr char kVariables[] = "SLUICE_";
 
 // The full name of a command, such as "sluice run".
 std::string FullName(const CLI::App& app) {
@@ -109,7 +113,9 @@ void AddTwins(CLI::App* app, const std::string& prefix) {
 
 // Says what CLI11 found wrong, where its own words do not tell what to do.
 std::string MistakeText(const CLI::ParseError& error, const std::string& help) {
-  const std::string text = error.what();
+  std::string text = error.what();
+  // CLI11 names no hidden option; its check does.
+  if (absl::StartsWith(text, ": ")) text = text.substr(2);
   const absl::string_view view = text;
   const std::string name = text.substr(0, text.find(':'));
   if (absl::StrContains(view, ": At Most 1 required but received ")) {
@@ -130,7 +136,50 @@ std::string MistakeText(const CLI::ParseError& error, const std::string& help) {
   return EscapeForTerminal(text);
 }
 
+void AddKnownVariables(const CLI::App* app, std::vector<std::string>* names) {
+  for (const CLI::Option* option : app->get_options()) {
+    if (const std::string name = option->get_envname(); !name.empty()) {
+      names->push_back(name);
+    }
+  }
+  for (const CLI::App* command : app->get_subcommands({})) {
+    AddKnownVariables(command, names);
+  }
+}
+
 }  // namespace
+
+std::vector<std::string> UnknownVariables(const CLI::App& app,
+                                          const std::string& prefix,
+                                          const char* const* environment) {
+  std::vector<std::string> known = {"SLUICE_TOKEN"};  // see SecurityFlags
+  AddKnownVariables(&app, &known);
+  std::vector<std::string> mistakes;
+  for (; *environment != nullptr; ++environment) {
+    const absl::string_view entry = *environment;
+    const std::string name(entry.substr(0, entry.find('=')));
+    if (!absl::StartsWith(name, kVariables) ||
+        std::find(known.begin(), known.end(), name) != known.end()) {
+      continue;
+    }
+    // A variable that has the prefix of one program, though it is everybody's.
+    std::string meant;
+    absl::string_view rest = name;
+    const bool own = prefix != kVariables && absl::ConsumePrefix(&rest, prefix);
+    const std::string shared = absl::StrCat(kVariables, rest);
+    if (own && std::find(known.begin(), known.end(), shared) != known.end()) {
+      meant = shared;
+    } else {
+      meant = ClosestTo(name, known);
+    }
+    // Others may be for another program.
+    if (!own && (meant.empty() || TypingDistance(name, meant) > 2)) continue;
+    mistakes.push_back(absl::StrCat(
+        EscapeForTerminal(name), " is set, but is no flag's variable",
+        meant.empty() ? "" : absl::StrCat("; did you mean ", meant, "?")));
+  }
+  return mistakes;
+}
 
 void AddEnvironmentTwins(CLI::App* app, const std::string& prefix) {
   AddTwins(app, prefix);

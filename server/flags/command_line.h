@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace sluice {
 
@@ -29,6 +30,14 @@ constexpr char kMainGroup[] = "Main";
 // the prefix "SLUICE_", SLUICE_MAX_STEP_TOKENS sets --max-step-tokens. A flag
 // overrides its twin. Help shows twins.
 void AddEnvironmentTwins(CLI::App* app, const std::string& prefix);
+
+// Returns a line for each variable that looks like a flag's twin and is none:
+// one that begins with the program's own prefix, or is written almost like one
+// of its variables. Others may be for other programs. `environment` is as
+// environ(7). REQUIRES: AddEnvironmentTwins(app, prefix).
+std::vector<std::string> UnknownVariables(const CLI::App& app,
+                                          const std::string& prefix,
+                                          const char* const* environment);
 
 // Parses, and sets the options' variables. Returns the exit code if the program
 // must end now: after help or the version (0), or after an error (kExitUsage),

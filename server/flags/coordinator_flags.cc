@@ -104,6 +104,10 @@ CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {
 }
 
 absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read() const {
+  if (model.empty()) {
+    return absl::InvalidArgumentError(
+        "--model is empty; give a model's directory");
+  }
   Coordinator::Options read = options;
   read.model_dir = model;
   SLUICE_ASSIGN_OR_RETURN(read.dtype, ParseDTypeChoice(dtype));

@@ -1,5 +1,7 @@
 #include "server/flags/daemon.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <iostream>
 
@@ -21,6 +23,10 @@ int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
   AddEnvironmentTwins(app, daemon.twins);
   if (const auto code = ParseCommandLine(app, argc, argv, &log_level)) {
     return *code;
+  }
+  for (const std::string& mistake :
+       UnknownVariables(*app, daemon.twins, environ)) {
+    LogWarning(mistake);
   }
   std::string config = app->config_to_str(false, false);
   for (char& c : config) c = c == '\n' ? ' ' : c;

@@ -88,13 +88,13 @@ void AddFormat(CLI::App* app, const std::string& flag, const std::string& key,
              policy->push_back(absl::StrCat(key, "=", format));
            }
          })
-      ->check([nothing, key](const std::string& format) -> std::string {
+      ->check([flag, nothing, key](const std::string& format) -> std::string {
         if (format == nothing || format == "int8" || format == "int4") {
           return "";
         }
-        return absl::StrCat("\"", EscapeForTerminal(format), "\" is none of ",
-                            nothing, ", int8 and int4 (which are --policy ",
-                            key, "=int8 and int4)");
+        return absl::StrCat(
+            flag, " \"", EscapeForTerminal(format), "\" is none of ", nothing,
+            ", int8 and int4 (which are --policy ", key, "=int8 and int4)");
       })
       ->group("");
 }

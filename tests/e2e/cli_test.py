@@ -243,6 +243,35 @@ def test_ctrl_c_ends_the_watcher_and_not_the_job():
         assert cluster.wait_for_end(job)["status"] == "completed"
 
 
+def test_a_cancelled_job_ends_all_who_wait_for_it_alike():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d, \
+            harness.Cluster(LLAMA, workers=0) as cluster:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'] * 3)
+        where = ("--coordinator", f"127.0.0.1:{cluster.port}")
+        quiet = harness.sluice(*where, "submit", "-q", "-i", f"{d}/in")
+        assert quiet.stderr == "", quiet.stderr
+        job = quiet.stdout.split()[0]
+        cluster.sluice("cancel", job)
+        cluster.wait_for_end(job)
+        for command in (["watch", job], ["watch", job, "--json"]):
+            done = cluster.sluice(*command, check=False)
+            assert done.returncode == 3, done
+            assert f"{job} was cancelled: 0 of 3 requests have answers" in done.stderr, done.stderr
+        text = cluster.sluice("status", job).stdout
+        assert "3 total, 0 completed, 0 failed, 3 cancelled, 0 running" in text, text
+
+
+def test_help_and_version_are_commands_too():
+    flag = harness.sluice("run", "--help").stdout
+    assert harness.sluice("help", "run").stdout == flag
+    assert harness.sluice("help").stdout == harness.sluice("--help").stdout
+    assert harness.sluice("version").stdout == harness.sluice("--version").stdout
+    wrong = harness.sluice("help", "runn", check=False)
+    assert wrong.returncode == 2 and "did you mean 'run'" in wrong.stderr, wrong
+    assert "takes its place when all results are there" in " ".join(
+        harness.sluice("results", "--help").stdout.split())
+
+
 def test_a_second_worker_on_a_machine_is_told_of_port_0():
     port = harness.free_port()
     with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:

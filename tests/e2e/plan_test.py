@@ -2,6 +2,7 @@
 they make no sense. The same tokens, whatever the plan."""
 
 import functools
+import gzip
 import json
 import os
 import sys
@@ -264,6 +265,31 @@ def test_budgets_count_beside_a_profile():
 def test_what_makes_no_sense_is_refused_in_one_line():
     with Files() as files:
         check_bad_input(files)
+
+
+def test_an_input_that_run_refuses_is_refused_in_the_same_words():
+    with Files() as files:
+        inputs = {"t.csv": "id,text\n1,In the\n", "a.json": '[{"prompt": "In the"}]',
+                  "p.jsonl": gzip.compress(b'{"prompt": "In the"}\n')}
+        for name, content in inputs.items():
+            with open(files.path(name), "wb") as f:
+                f.write(content if isinstance(content, bytes) else content.encode())
+            said = [harness.sluice(*command, "--model", LLAMA, "-i", files.path(name), check=False)
+                    for command in (["run", "-o", files.path("out")],
+                                    ["plan", "--profile", files.profile])]
+            assert [done.returncode for done in said] == [2, 2], said
+            assert said[0].stderr == said[1].stderr, said
+        lines = ['{"prompt": "In the", "max_tokens": 2}', '{"prompt": 3}', "{"]
+        harness.write_lines(files.path("mixed.jsonl"), lines)
+        done = harness.sluice("plan", "--model", LLAMA, "--profile", files.profile, "-i",
+                              files.path("mixed.jsonl"))
+        assert "2 of 3 lines are no valid requests; the first: line 2: " in done.stderr, done.stderr
+        harness.write_lines(files.path("bad.jsonl"), lines[1:])
+        done = harness.sluice("plan", "--model", LLAMA, "--profile", files.profile, "-i",
+                              files.path("bad.jsonl"), check=False)
+        assert done.returncode == 2, done
+        assert "no request to plan for: 2 of 2 lines" in done.stderr, done.stderr
+        assert "the first: line 1: " in done.stderr, done.stderr
 
 
 def test_run_plans_for_itself():

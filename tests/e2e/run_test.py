@@ -99,7 +99,7 @@ def test_json_line():
     figures, results = harness.run(LLAMA, harness.mixed_requests(6), "--max-tokens", "9")
     for key in ("requests", "completed", "failed", "prompt_tokens",
                 "generation_tokens", "prefill_seconds", "decode_seconds",
-                "wall_seconds", "generation_tokens_per_second"):
+                "wall_seconds", "prompt_tokens_per_second", "generation_tokens_per_second"):
         assert key in figures, key
     assert figures["requests"] == figures["completed"] == 6 and figures["failed"] == 0
     usages = [r["response"]["body"]["usage"] for r in results]

@@ -26,6 +26,9 @@
 namespace sluice {
 namespace {
 
+// An upload of less is not shown.
+constexpr int64_t kShownBytes = 1 << 20;
+
 void Print(const v1::Job& job, bool json) {
   std::cout << (json ? JobToJson(job) : JobToText(job)) << std::endl;
 }
@@ -113,6 +116,17 @@ absl::StatusOr<ErrorCounts> CountErrors(JobClient& client,
   return errors;
 }
 
+// OK if an ended job was not cancelled and any of its requests succeeded; else
+// kAborted says what there is.
+absl::Status CheckEnded(JobClient& client, const v1::Job& job,
+                        Patience& patience) {
+  ErrorCounts errors;
+  if (job.counts().completed() == 0 && job.state() != v1::JOB_STATE_CANCELLED) {
+    SLUICE_ASSIGN_OR_RETURN(errors, CountErrors(client, job.id(), patience));
+  }
+  return CheckAnySucceeded(job, errors);
+}
+
 // A job id and the flags that every command on one job has.
 struct OneJob {
   std::string id;
@@ -131,7 +145,7 @@ struct SubmitFlags {
   std::string model, request_id, output, errors;
   std::vector<std::string> metadata;
   int32_t priority = 0;
-  bool server_path = false, wait = false, json = false;
+  bool server_path = false, wait = false, json = false, quiet = false;
 
   void AddTo(CLI::App* cmd);
   absl::StatusOr<v1::JobSpec> ToSpec() const;
@@ -161,6 +175,7 @@ void SubmitFlags::AddTo(CLI::App* cmd) {
   cmd->add_option("--errors", errors,
                   "with --output: write error lines here instead of there")
       ->needs(output_flag);
+  cmd->add_flag("-q,--quiet", quiet, "no progress, no hints");
   cmd->add_flag("--json", json, "one JSON object on stdout");
 }
 
@@ -203,10 +218,7 @@ absl::Status Wait(JobClient& client, const std::string& id, bool json,
     SLUICE_RETURN_IF_ERROR(saved);
   }
   Print(job, json);
-  if (job.counts().completed() > 0) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(const ErrorCounts errors,
-                          CountErrors(client, id, patience));
-  return CheckAnySucceeded(job, errors);
+  return CheckEnded(client, job, patience);
 }
 
 absl::Status Submit(const SubmitFlags& flags,
@@ -228,9 +240,11 @@ absl::Status Submit(const SubmitFlags& flags,
                                  coordinator.signals));
   }
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
-  ProgressDisplay display(Clock::Real(), flags.json);
+  ProgressDisplay display(Clock::Real(), flags.json || flags.quiet);
   const absl::StatusOr<v1::Job> job = client->CreateJob(
       spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
+        // What is sent at once is not worth a word.
+        if (bytes < kShownBytes) return;
         display.UpdateText(absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
       });
   display.Finish();
@@ -240,7 +254,7 @@ absl::Status Submit(const SubmitFlags& flags,
         "list");
   }
   SLUICE_RETURN_IF_ERROR(job.status());
-  if (!job->hint().empty()) {
+  if (!flags.quiet && !job->hint().empty()) {
     std::cerr << EscapeLinesForTerminal(job->hint()) << "\n";
   }
   if (flags.wait) {
@@ -248,7 +262,7 @@ absl::Status Submit(const SubmitFlags& flags,
                 files.get());
   }
   Print(*job, flags.json);
-  if (!flags.json) {
+  if (!flags.json && !flags.quiet) {
     std::cerr << "follow it with: sluice watch " << job->id() << "\n";
   }
   return absl::OkStatus();
@@ -267,15 +281,17 @@ absl::Status Watch(const OneJob& flags, const CoordinatorPlace& coordinator) {
   const StopSignals& signals = *coordinator.signals;
   Patience patience = MakePatience(signals, &display);
   if (flags.json) {
-    return Follow(*client, flags.id, signals, patience,
-                  [](const v1::Job& job) { Print(job, true); })
-        .status();
+    SLUICE_ASSIGN_OR_RETURN(
+        const v1::Job job,
+        Follow(*client, flags.id, signals, patience,
+               [](const v1::Job& now) { Print(now, true); }));
+    return CheckEnded(*client, job, patience);
   }
   SLUICE_ASSIGN_OR_RETURN(
       const v1::Job job,
       WatchWithProgress(*client, flags.id, signals, patience, &display));
   Print(job, false);
-  return absl::OkStatus();
+  return CheckEnded(*client, job, patience);
 }
 
 struct ResultsFlags {
@@ -285,7 +301,9 @@ struct ResultsFlags {
 
   void AddTo(CLI::App* cmd) {
     cmd->add_option("job", id, "the job's id")->required()->check(Utf8Text());
-    cmd->add_option("-o,--output", output, "file, - is stdout")
+    cmd->add_option("-o,--output", output,
+                    "file, which takes its place when all results are there; "
+                    "-, stdout, gets each as it comes")
         ->capture_default_str();
     cmd->add_option("--errors", errors,
                     "write error lines here instead of into --output");
@@ -293,7 +311,8 @@ struct ResultsFlags {
                     "skip the results of the first N requests")
         ->check(CLI::NonNegativeNumber);
     cmd->add_flag("-f,--follow", follow,
-                  "wait for results that are not there yet");
+                  "wait for results that are not there yet; to see them as "
+                  "they come, write to stdout");
     cmd->add_flag("--append", append, "append to the files");
   }
 };
@@ -380,13 +399,16 @@ struct ListFlags {
 
 void PrintRow(const v1::Job& job, bool first) {
   if (first) {
-    std::cout << absl::StrFormat("%-14s %-12s %10s %10s %8s  %s\n", "JOB",
-                                 "STATE", "REQUESTS", "DONE", "FAILED", "NAME");
+    std::cout << absl::StrFormat("%-14s %-12s %10s %10s %8s %9s  %s\n", "JOB",
+                                 "STATE", "REQUESTS", "DONE", "FAILED",
+                                 "CANCELLED", "NAME");
   }
+  const v1::RequestCounts& counts = job.counts();
   std::cout << absl::StrFormat(
-      "%-14s %-12s %10d %10d %8d  %s\n", EscapeForTerminal(job.id()),
-      JobStateName(job.state()), job.counts().total(), job.counts().completed(),
-      job.counts().failed(), EscapeForTerminal(job.spec().name()));
+      "%-14s %-12s %10d %10d %8d %9d  %s\n", EscapeForTerminal(job.id()),
+      JobStateName(job.state()), counts.total(), counts.completed(),
+      counts.failed() - counts.cancelled(), counts.cancelled(),
+      EscapeForTerminal(job.spec().name()));
 }
 
 absl::Status List(const ListFlags& flags, const CoordinatorPlace& coordinator) {

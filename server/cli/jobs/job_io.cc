@@ -32,7 +32,7 @@ constexpr char kSamplingGroup[] = "Sampling";
 
 // Bytes of an input's beginning that show its kind.
 constexpr size_t kHeadBytes = 64 << 10;
-constexpr size_t kReadBytes = 1 << 20;
+constexpr size_t kFormatBytes = 1 << 20;
 // Bytes of an input that are looked through for a line of JSON.
 constexpr int64_t kMaxScan = int64_t{1} << 30;
 constexpr size_t kMarkBytes = 3;  // of a byte order mark in UTF-8
@@ -50,7 +50,7 @@ std::string TimeText(const google::protobuf::Timestamp& t) {
 // was meant as JSON gets the parser's error. The whole is read if need be, but
 // no more than kMaxScan.
 bool HasLineLikeJson(int fd, int64_t begin) {
-  std::string buffer(kReadBytes, '\0');
+  std::string buffer(kFormatBytes, '\0');
   bool at_start = true;  // nothing but spaces in this line yet
   for (int64_t at = begin; at - begin < kMaxScan;) {
     const ssize_t n = pread(fd, buffer.data(), buffer.size(), at);
@@ -276,9 +276,13 @@ std::string ErrorCounts::Text() const {
 }
 
 absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors) {
-  if (job.counts().completed() > 0 || job.counts().total() == 0) {
-    return absl::OkStatus();
+  const v1::RequestCounts& counts = job.counts();
+  if (job.state() == v1::JOB_STATE_CANCELLED) {
+    return absl::AbortedError(absl::StrCat(
+        EscapeForTerminal(job.id()), " was cancelled: ", counts.completed(),
+        " of ", counts.total(), " requests have answers"));
   }
+  if (counts.completed() > 0 || counts.total() == 0) return absl::OkStatus();
   return absl::AbortedError(absl::StrCat(
       "nothing succeeded: ", job.counts().failed(), " of ",
       job.counts().total(), " requests failed",
@@ -395,8 +399,12 @@ std::string JobToText(const v1::Job& job) {
     absl::StrAppend(&text, "\n  ", EscapeLinesForTerminal(job.detail()));
   }
   absl::StrAppend(&text, "\n  requests   ", counts.total(), " total, ",
-                  counts.completed(), " completed, ", counts.failed(),
-                  " failed, ", counts.running(), " running");
+                  counts.completed(), " completed, ",
+                  counts.failed() - counts.cancelled(), " failed, ");
+  if (counts.cancelled() > 0) {
+    absl::StrAppend(&text, counts.cancelled(), " cancelled, ");
+  }
+  absl::StrAppend(&text, counts.running(), " running");
   if (!IsTerminal(job.state()) && job.expected_tokens() > 0) {
     absl::StrAppend(
         &text,
@@ -420,7 +428,7 @@ std::string JobToText(const v1::Job& job) {
   }
   if (job.replays() > 0) {
     absl::StrAppend(&text, "\n  replays    ", job.replays(),
-                    " sequences started again after a failure");
+                    " sequences started again after a failure or a new plan");
   }
   if (!job.plan().empty()) {
     if (const std::string plan = PlanLine(job.plan()); !plan.empty()) {

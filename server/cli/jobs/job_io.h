@@ -104,7 +104,8 @@ class ResultFiles {
   ErrorCounts error_counts_;
 };
 
-// OK if any request of an ended job succeeded; else kAborted with the errors.
+// OK if any request of an ended job succeeded, and it was not cancelled; else
+// kAborted with the errors.
 absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors);
 
 // Tells how many requests of a running job have no max_tokens, or how many

@@ -60,8 +60,12 @@ std::string FormatProgress(const v1::Job& job, absl::Duration eta,
   const std::string requests = absl::StrFormat(
       " %3.0f %%  %d/%d requests", share * 100, ended, counts.total());
   std::string failed;
-  if (counts.failed() > 0)
-    failed = absl::StrCat(", ", counts.failed(), " failed");
+  if (const int64_t n = counts.failed() - counts.cancelled(); n > 0) {
+    failed = absl::StrCat(", ", n, " failed");
+  }
+  if (counts.cancelled() > 0) {
+    absl::StrAppend(&failed, ", ", counts.cancelled(), " cancelled");
+  }
   std::string rate;
   if (job.generation_tokens_per_second() > 0) {
     const double tokens = job.generation_tokens_per_second();

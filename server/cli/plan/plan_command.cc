@@ -35,6 +35,7 @@
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/progress.h"
 #include "server/cli/plan/cluster_file.h"
+#include "server/cli/plan/count_input.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_state.h"
@@ -49,7 +50,6 @@ namespace sluice {
 namespace {
 
 constexpr int kFrontierPoints = 12;
-constexpr size_t kUploadBytes = 1 << 20;
 
 // The flags of both commands: a model, a workload, machines.
 struct PlanFlags {
@@ -195,39 +195,6 @@ Layout LayoutOf(const PlanRequest& request, Plan plan) {
   layout.tokens_per_second = plan.tokens_per_second;
   pipeline.plan = std::move(plan);
   return layout;
-}
-
-absl::Status CountInput(const PlanFlags& flags, const StopSignals& signals,
-                        Coordinator& coordinator, LengthHistogram* lengths) {
-  JobFlags job;
-  job.input = flags.input;
-  job.format = flags.format;
-  if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
-  SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
-  SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(flags.input, &signals));
-  SLUICE_ASSIGN_OR_RETURN(auto upload, coordinator.jobs().BeginUpload(spec));
-  std::string buffer(kUploadBytes, '\0');
-  while (input->stream()) {
-    input->stream().read(buffer.data(),
-                         static_cast<std::streamsize>(buffer.size()));
-    const auto got = static_cast<size_t>(input->stream().gcount());
-    SLUICE_RETURN_IF_ERROR(
-        upload->Append(absl::string_view(buffer.data(), got)));
-  }
-  if (input->stream().bad()) {
-    return Unavailable(flags.input, ": can't be read");
-  }
-  SLUICE_ASSIGN_OR_RETURN(const v1::Job job_state, upload->Commit());
-  if (job_state.counts().failed() > 0) {
-    std::cerr << "sluice: " << job_state.counts().failed() << " of "
-              << job_state.counts().total()
-              << " lines are no valid requests and are left out\n";
-  }
-  SLUICE_ASSIGN_OR_RETURN(*lengths, coordinator.jobs().PendingLengths());
-  if (lengths->requests() == 0) {
-    return InvalidArgument(flags.input, ": no request to plan for");
-  }
-  return absl::OkStatus();
 }
 
 // Workers of one machine share its cores, which a user who copied a profile may
@@ -407,8 +374,12 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
   if (flags.input.empty()) {
     SLUICE_ASSIGN_OR_RETURN(lengths, ParseLengths(flags.lengths));
   } else {
-    SLUICE_RETURN_IF_ERROR(
-        CountInput(flags, *coordinator.signals, *c.coordinator, &lengths));
+    JobFlags job;
+    job.input = flags.input;
+    job.format = flags.format;
+    if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
+    SLUICE_ASSIGN_OR_RETURN(
+        lengths, CountInput(job, *coordinator.signals, *c.coordinator));
   }
   PlanRequest& request = c.request;
   for (const LengthClass& lengths_of : lengths.ToWorkload().classes) {

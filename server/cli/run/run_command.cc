@@ -105,9 +105,16 @@ class Runner {
     MutexLock lock(&mu_);
     std::cerr << "sluice: " << last_words_ << "\n";
   }
-  void PrintFigures(const std::optional<Plan>& plan, double wall, double rate);
-  nlohmann::ordered_json Figures(const std::optional<Plan>& plan, double wall,
-                                 double rate) const;
+  // What this run computed, and how fast; an earlier one may have done more.
+  struct Pace {
+    double wall = 0;  // seconds
+    int64_t prompt_tokens = 0, generated_tokens = 0;
+    double prompt_rate = 0, generated_rate = 0;  // tokens per second
+  };
+  Pace PaceOfThisRun() const;
+  void PrintFigures(const std::optional<Plan>& plan, const Pace& pace);
+  nlohmann::ordered_json Figures(const std::optional<Plan>& plan,
+                                 const Pace& pace) const;
 
   const RunFlags& flags_;
   StopSignals& signals_;
@@ -278,29 +285,44 @@ absl::Status Runner::Explain(absl::Status status) {
   return status;
 }
 
-void Runner::PrintFigures(const std::optional<Plan>& plan, double wall,
-                          double rate) {
+Runner::Pace Runner::PaceOfThisRun() const {
+  Pace pace;
+  pace.wall = ended_ - loaded_;
+  pace.prompt_tokens = last_.prompt_tokens() - first_.prompt_tokens();
+  // Of a run that computed nothing, the job has the tokens of another.
+  pace.generated_tokens =
+      IsTerminal(first_.state()) ? 0 : last_.generated_so_far();
+  if (pace.wall <= 0) return pace;
+  pace.prompt_rate = static_cast<double>(pace.prompt_tokens) / pace.wall;
+  pace.generated_rate = static_cast<double>(pace.generated_tokens) / pace.wall;
+  return pace;
+}
+
+void Runner::PrintFigures(const std::optional<Plan>& plan, const Pace& pace) {
   const RuntimeReport report = cluster_->report();
   const SweepStats stats = report.stats - loading_;
   std::cerr << absl::StrFormat(
-      "%d requests: %d completed, %d failed; %d prompt + %d generated "
-      "tokens in %.2f s (%.1f generated tokens/s)\n",
+      "%d requests: %d completed, %d failed; %s%d prompt + %d generated "
+      "tokens in %.2f s (%.1f prompt + %.1f generated tokens/s)\n",
       last_.counts().total(), last_.counts().completed(),
-      last_.counts().failed(), last_.prompt_tokens(), last_.generation_tokens(),
-      wall, rate);
+      last_.counts().failed(), state_->resumes() ? "in this run " : "",
+      pace.prompt_tokens, pace.generated_tokens, pace.wall, pace.prompt_rate,
+      pace.generated_rate);
   if (files_->error_counts().total() > 0) {
     std::cerr << "failed: " << files_->error_counts().Text() << "\n";
   }
   if (const std::string text = DefaultMaxTokensText(last_); !text.empty()) {
     std::cerr << text << "\n";
   }
-  std::cerr << RuntimeTable(report, stats, wall,
+  std::cerr << RuntimeTable(report, stats, pace.wall,
                             flags_.cluster.options.num_workers);
-  if (plan) std::cerr << PredictionTable(*plan, stats, wall, rate);
+  if (plan) {
+    std::cerr << PredictionTable(*plan, stats, pace.wall, pace.generated_rate);
+  }
 }
 
 nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
-                                       double wall, double rate) const {
+                                       const Pace& pace) const {
   const v1::ClusterState state = cluster_->coordinator().cluster_state();
   const RuntimeReport report = cluster_->report();
   const SweepStats stats = report.stats - loading_;
@@ -314,8 +336,9 @@ nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
       {"generation_tokens", last_.generation_tokens()},
       {"prefill_seconds", state.prefill_seconds()},
       {"decode_seconds", state.decode_seconds()},
-      {"wall_seconds", wall},
-      {"generation_tokens_per_second", rate},
+      {"wall_seconds", pace.wall},
+      {"prompt_tokens_per_second", pace.prompt_rate},
+      {"generation_tokens_per_second", pace.generated_rate},
       {"load_seconds", loaded_ - start_},
       {"workers", flags_.cluster.options.num_workers},
       {"dtype", state.dtype()},
@@ -332,17 +355,14 @@ nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
 }
 
 absl::Status Runner::Report() {
-  const double wall = ended_ - loaded_;
-  const auto generated = static_cast<double>(last_.generation_tokens() -
-                                             first_.generation_tokens());
-  const double rate = wall > 0 ? generated / wall : 0;
+  const Pace pace = PaceOfThisRun();
   std::optional<Plan> plan;
   if (!last_.plan().empty()) {
     SLUICE_ASSIGN_OR_RETURN(plan, ParsePlan(last_.plan()));
   }
-  if (!flags_.quiet) PrintFigures(plan, wall, rate);
+  if (!flags_.quiet) PrintFigures(plan, pace);
   if (flags_.json)
-    std::cout << EscapeLineEnds(Figures(plan, wall, rate).dump()) << std::endl;
+    std::cout << EscapeLineEnds(Figures(plan, pace).dump()) << std::endl;
   SLUICE_RETURN_IF_ERROR(flags_.cluster.WriteTrace(tracer_.get()));
   cluster_.reset();
   SLUICE_RETURN_IF_ERROR(state_->Finish());

@@ -88,6 +88,33 @@ TEST(ModelPathTest, KnowsNamesOfTheHub) {
   }
 }
 
+TEST(ModelPathTest, AFamilyThatIsNotSupportedIsSaidByItsName) {
+  for (const char* name :
+       {"Qwen/Qwen3-0.6B", "google/gemma-2-2b-it", "microsoft/Phi-3-mini",
+        "mistralai/Mixtral-8x7B-v0.1", "deepseek-ai/DeepSeek-V3"}) {
+    EXPECT_THAT(Opening(name), AllOf(HasSubstr("which Sluice does not run"),
+                                     HasSubstr("llama, mistral, qwen2")));
+  }
+  for (const char* name :
+       {"Qwen/Qwen2.5-7B-Instruct", "mistralai/Mistral-7B-v0.3",
+        "facebook/opt-125m", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+        "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "org/graphical"}) {
+    EXPECT_THAT(Opening(name), HasSubstr("hf download"));
+  }
+  // What lies in the cache is known better.
+  HubCache cache;
+  const auto there = cache.Add("models--Qwen--Qwen3-0.6B", "0123abc");
+  EXPECT_THAT(Opening("Qwen/Qwen3-0.6B"), HasSubstr(there.string()));
+}
+
+TEST(ModelPathTest, ADirectoryWithNothingButAGgufIsSaidToBeThat) {
+  TempDir dir;
+  WriteFile(dir.path() / "small-Q4_0.gguf", "GGUF");
+  EXPECT_THAT(Opening(dir.path()),
+              AllOf(HasSubstr("there is small-Q4_0.gguf"),
+                    HasSubstr("the model that it was made from")));
+}
+
 TEST(ModelPathTest, SnapshotsAreNamedAfterTheModel) {
   EXPECT_EQ(ModelName("/models/llama"), "llama");
   EXPECT_EQ(ModelName("/models/llama/"), "llama");

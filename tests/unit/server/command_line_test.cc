@@ -159,6 +159,42 @@ TEST_F(CommandLineTest, FormatsThatAreNotThereAreRefused) {
               HasSubstr("\"fp8\" is none of auto, int8 and int4"));
 }
 
+TEST_F(CommandLineTest, AHiddenFlagIsNamedInItsError) {
+  EXPECT_THAT(Parse({"run", "--model", "m", "--quantization", "awq"}),
+              testing::StartsWith("sluice: --quantization \"awq\" is none of"));
+}
+
+TEST_F(CommandLineTest, VariablesThatAreAlmostATwinAreSaid) {
+  const char* const environment[] = {
+      "SLUICE_MAX_TOKNS=3", "SLUICE_MAX_TOKENS=3",  "SLUICE_TOKEN=x",
+      "SLUICE_TEST_SLOW=1", "SLUICE_WORKER_PORT=1", "SLUICE_COORDINATOR_HOST=x",
+      "PATH=/bin",          "SLUICE_COORDINATOR=a", nullptr};
+  EXPECT_THAT(UnknownVariables(app_, "SLUICE_", environment),
+              testing::ElementsAre(
+                  "SLUICE_MAX_TOKNS is set, but is no flag's variable; did you "
+                  "mean SLUICE_MAX_TOKENS?"));
+}
+
+TEST(VariablesTest, AProgramsOwnPrefixIsForItsFlags) {
+  CLI::App app{"a server", "sluice-coordinator"};
+  std::string level, dir;
+  app.add_option("--log-level", level)->envname("SLUICE_LOG_LEVEL");
+  app.add_option("--state-dir", dir);
+  AddEnvironmentTwins(&app, "SLUICE_COORDINATOR_");
+  const char* const environment[] = {"SLUICE_COORDINATOR_LOG_LEVEL=debug",
+                                     "SLUICE_COORDINATOR_STATE_DIR=x",
+                                     "SLUICE_COORDINATOR_NOTHING=1",
+                                     "SLUICE_WORKER_NOTHING=1",
+                                     "SLUICE_LOG_LEVEL=info",
+                                     nullptr};
+  EXPECT_THAT(
+      UnknownVariables(app, "SLUICE_COORDINATOR_", environment),
+      testing::ElementsAre(
+          "SLUICE_COORDINATOR_LOG_LEVEL is set, but is no flag's variable; did "
+          "you mean SLUICE_LOG_LEVEL?",
+          "SLUICE_COORDINATOR_NOTHING is set, but is no flag's variable"));
+}
+
 TEST_F(CommandLineTest, MistakesTakeOneLine) {
   EXPECT_EQ(Parse({"run"}),
             "sluice: --model is required; see `sluice run --help`\n");

@@ -100,6 +100,25 @@ TEST_F(JobIoTest, CountsErrorsByCode) {
   EXPECT_TRUE(CheckAnySucceeded(job, errors).ok());
 }
 
+TEST(JobTextTest, ACancelledJobIsNeitherDoneNorFailed) {
+  v1::Job job;
+  job.set_id("job_3");
+  job.set_state(v1::JOB_STATE_CANCELLED);
+  job.mutable_counts()->set_total(10);
+  job.mutable_counts()->set_completed(3);
+  job.mutable_counts()->set_failed(7);
+  job.mutable_counts()->set_cancelled(5);
+  const absl::Status status = CheckAnySucceeded(job, {});
+  EXPECT_TRUE(absl::IsAborted(status));
+  EXPECT_EQ(status.message(),
+            "job_3 was cancelled: 3 of 10 requests have answers");
+  EXPECT_THAT(JobToText(job), HasSubstr("10 total, 3 completed, 2 failed, 5 "
+                                        "cancelled, 0 running"));
+  job.set_state(v1::JOB_STATE_COMPLETED);
+  job.mutable_counts()->set_cancelled(0);
+  EXPECT_THAT(JobToText(job), HasSubstr("3 completed, 7 failed, 0 running"));
+}
+
 TEST_F(JobIoTest, ResultsTakeTheirFilesPlacesTogether) {
   const std::string output = Put("out", "old answers\n");
   const std::string errors = Put("err", "old errors\n");

@@ -55,6 +55,17 @@ TEST(ProgressTest, TheReasonOutlivesTheBar) {
   }
 }
 
+TEST(ProgressTest, WhatWasCancelledDidNotFail) {
+  v1::Job job;
+  job.set_id("job_1");
+  job.mutable_counts()->set_total(10);
+  job.mutable_counts()->set_failed(6);
+  job.mutable_counts()->set_cancelled(6);
+  const std::string line = FormatProgress(job, absl::Seconds(-1), 200);
+  EXPECT_NE(line.find(", 6 cancelled"), std::string::npos) << line;
+  EXPECT_EQ(line.find("failed"), std::string::npos) << line;
+}
+
 TEST(ProgressTest, SlowModelsHaveARateToo) {
   v1::Job job = MakeJob(3, 0, 10, 100);
   job.set_generation_tokens_per_second(0.375);
