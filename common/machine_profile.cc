@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "common/policy.h"
@@ -331,6 +332,9 @@ absl::Status MachineProfile::Check() const {
       CheckBytes("host_memory_bytes", host_memory_bytes, kMaxMemory));
   SLUICE_RETURN_IF_ERROR(CheckBytes("disk_bytes", disk_bytes, kMaxDisk));
   SLUICE_RETURN_IF_ERROR(CheckCount("threads", threads, kMaxThreads));
+  if (cores != 0) {
+    SLUICE_RETURN_IF_ERROR(CheckCount("cores", cores, kMaxThreads));
+  }
   SLUICE_RETURN_IF_ERROR(CheckCount("ranks", ranks, kMaxRanks));
   SLUICE_RETURN_IF_ERROR(CheckExchange("exchange", exchange, ranks > 1));
   SLUICE_RETURN_IF_ERROR(CheckRankChoices(rank_choices));
@@ -360,6 +364,27 @@ absl::Status MachineProfile::Check() const {
                                         links[i].latency_seconds));
   }
   return CheckSeconds("step_seconds", step_seconds);
+}
+
+void SeparateMachines(std::vector<MachineProfile>* workers) {
+  struct Use {
+    int64_t workers = 0, threads = 0;
+    int32_t cores = INT32_MAX;
+  };
+  std::map<std::string, Use> machines;
+  for (const MachineProfile& worker : *workers) {
+    Use& use = machines[worker.machine];
+    ++use.workers;
+    use.threads += worker.threads;
+    use.cores = std::min(use.cores, worker.cores);
+  }
+  for (size_t w = 0; w < workers->size(); ++w) {
+    std::string& machine = (*workers)[w].machine;
+    const Use& use = machines.at(machine);
+    if (!machine.empty() && use.workers > 1 && use.threads <= use.cores) {
+      absl::StrAppend(&machine, ", worker ", w);
+    }
+  }
 }
 
 }  // namespace sluice

@@ -151,17 +151,21 @@ struct RankChoice {
 struct MachineProfile {
   static constexpr int kVersion = 1;
 
-  std::string name;         // of the worker
-  std::string machine;      // workers of one machine share its cores and disk
-  std::string fingerprint;  // of the measured machine; "": by hand
-  std::string device;       // "<processor>", or "cuda:0: <GPU>, sm_90"
+  std::string name;  // of the worker
+  // Workers of one machine share its cores and disk; but see SeparateMachines.
+  std::string machine;
+  std::string fingerprint;           // of the measured machine; "": by hand
+  std::string device;                // "<processor>", or "cuda:0: <GPU>, sm_90"
   std::vector<std::string> remarks;  // oddities, for people
+  // So much else ran while it was measured that it may well be wrong.
+  bool disturbed = false;
 
   // The capacities that can really be used.
   uint64_t device_memory_bytes = 0;  // 0: the device is the CPU
   uint64_t host_memory_bytes = 0;
   uint64_t disk_bytes = 0;  // 0: no disk tier
   int32_t threads = 1;
+  int32_t cores = 0;  // of the machine, for all its workers; 0: not known
 
   // The ranks that compute each stage together, tensor parallel. If there are
   // several, rates of computing and to and from the device are those of one
@@ -218,5 +222,10 @@ struct MachineProfile {
   friend bool operator==(const MachineProfile&,
                          const MachineProfile&) = default;
 };
+
+// Gives those workers machines of their own that share one, but compute side by
+// side on it: their threads together are no more than its cores. `workers` are
+// all that compute at the same time.
+void SeparateMachines(std::vector<MachineProfile>* workers);
 
 }  // namespace sluice

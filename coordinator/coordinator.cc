@@ -224,6 +224,17 @@ v1::ClusterState Coordinator::cluster_state() const {
   return state;
 }
 
+absl::Status Coordinator::DrainWorker(const std::string& name, bool drained) {
+  const v1::ClusterState state = dispatcher_->cluster_state();
+  if (std::none_of(state.workers().begin(), state.workers().end(),
+                   [&](const v1::WorkerInfo& w) { return w.name() == name; })) {
+    return NotFound("no worker ", QuoteForMessage(name),
+                    " is registered; `sluice cluster` lists those that are");
+  }
+  dispatcher_->Drain(name, drained);
+  return absl::OkStatus();
+}
+
 void Coordinator::KeepTokens() {
   dispatcher_->KeepTokens();
   jobs_->Flush();

@@ -108,6 +108,9 @@ class Coordinator {
 
   JobManager& jobs() { return *jobs_; }
   v1::ClusterState cluster_state() const;
+  // Has plans do without a worker, so that it can be stopped, or use it again.
+  // kNotFound if none has that name. It takes effect soon.
+  absl::Status DrainWorker(const std::string& name, bool drained);
 
   // The model's parts, which live as long as the coordinator.
   const Tokenizer& tokenizer() const { return *tokenizer_; }

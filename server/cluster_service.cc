@@ -31,6 +31,18 @@ grpc::ServerUnaryReactor* ClusterServiceImpl::GetClusterState(
       });
 }
 
+grpc::ServerUnaryReactor* ClusterServiceImpl::DrainWorker(
+    grpc::CallbackServerContext* context, const v1::DrainWorkerRequest* request,
+    v1::DrainWorkerResponse*) {
+  auto caller =
+      CheckCall(guard_, *context, "sluice.v1.ClusterService/DrainWorker");
+  return AnswerLater(
+      queries_, [this, caller = std::move(caller), request]() -> absl::Status {
+        SLUICE_RETURN_IF_ERROR(caller.status());
+        return coordinator_->DrainWorker(request->name(), !request->undo());
+      });
+}
+
 void TakePage(int64_t after, size_t max_bytes, v1::ClusterState* state) {
   std::vector<v1::WorkerInfo> workers;
   for (v1::WorkerInfo& worker : *state->mutable_workers()) {

@@ -16,7 +16,7 @@ class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
  public:
   // `queries` runs the calls; it, and `guard`, which may be null, must outlive
   // the service.
-  ClusterServiceImpl(const Coordinator* coordinator, Executor* queries,
+  ClusterServiceImpl(Coordinator* coordinator, Executor* queries,
                      CallGuard* guard)
       : coordinator_(coordinator), queries_(queries), guard_(guard) {}
 
@@ -24,9 +24,13 @@ class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::GetClusterStateRequest* request,
       v1::ClusterState* response) override;
+  grpc::ServerUnaryReactor* DrainWorker(
+      grpc::CallbackServerContext* context,
+      const v1::DrainWorkerRequest* request,
+      v1::DrainWorkerResponse* response) override;
 
  private:
-  const Coordinator* const coordinator_;
+  Coordinator* const coordinator_;
   Executor* const queries_;
   CallGuard* const guard_;
 };

@@ -283,6 +283,15 @@ class GrpcJobClient : public JobClient {
     return state;
   }
 
+  absl::Status DrainWorker(const std::string& name, bool undo) override {
+    v1::DrainWorkerRequest request;
+    request.set_name(name);
+    request.set_undo(undo);
+    return Ask<v1::DrainWorkerResponse>(
+               *cluster_, &v1::ClusterService::Stub::DrainWorker, request)
+        .status();
+  }
+
   void Stop() override { calls_.Stop(); }
 
  private:

@@ -61,6 +61,8 @@ class JobClient {
       const std::function<absl::Status(const v1::Result&)>& on_result) = 0;
   // Returns the state with all workers, however many there are.
   virtual absl::StatusOr<v1::ClusterState> GetClusterState() = 0;
+  // Has plans do without the worker, or use it again.
+  virtual absl::Status DrainWorker(const std::string& name, bool undo) = 0;
 
   // Ends all calls, those that run and those that are made later, with
   // kCancelled. Does not wait for them. From then on, no call begins.

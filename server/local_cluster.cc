@@ -143,6 +143,7 @@ absl::Status LocalCluster::StartWorker(
     profile.host_memory_bytes = part.host_memory_bytes;
     profile.device_memory_bytes = part.device_memory_bytes;
     profile.disk_bytes /= n;
+    profile.cores = all.threads;
     worker_options.profile =
         std::make_shared<const MachineProfile>(std::move(profile));
   }

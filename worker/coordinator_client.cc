@@ -128,11 +128,41 @@ class CoordinatorClientImpl : public CoordinatorClient {
  public:
   explicit CoordinatorClientImpl(Options options)
       : options_(std::move(options)),
+        measuring_(options_.identity.measuring()),
+        profile_json_(options_.identity.profile_json()),
         thread_("coordinator", [this] { AttachForEver(); }) {}
 
   ~CoordinatorClientImpl() override { Shutdown(); }
 
   bool attached() const override { return attached_; }
+
+  void SetMeasured(double share, bool awaits) override {
+    measured_share_ = share;
+    awaits_measurement_ = awaits;
+  }
+
+  void SetProfile(const std::string& profile_json) override {
+    MutexLock lock(&mu_);
+    measuring_ = false;
+    profile_json_ = profile_json;
+    if (attached_) TellProfile();
+  }
+
+  void BeginLeaving() override {
+    MutexLock lock(&mu_);
+    if (std::exchange(leaving_, true)) return;
+    changed_.NotifyAll();
+    if (session_ == nullptr) return;
+    if (!attached_) {
+      session_->Cancel();
+      return;
+    }
+    v1::WorkerMessage message;
+    message.mutable_leave();
+    session_->Send(std::move(message));
+  }
+
+  bool left() const override { return left_; }
 
   void Shutdown() override {
     std::shared_ptr<Session> session;
@@ -165,7 +195,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
       bool attached = false;
       const absl::Status status = Attach(&attached);
       MutexLock lock(&mu_);
-      if (shutdown_) return;
+      if (Ends()) return;
       if (attached) delay = options_.reconnect_delay;
       repeated = status == last ? repeated + 1 : 0;
       last = status;
@@ -180,12 +210,24 @@ class CoordinatorClientImpl : public CoordinatorClient {
                              : ""));
       }
       const Deadline deadline = Deadline::In(delay);
-      while (!shutdown_ && !deadline.passed()) {
+      while (!Ends() && !deadline.passed()) {
         changed_.WaitFor(&mu_, deadline.left());
       }
-      if (shutdown_) return;
+      if (Ends()) return;
       delay = std::min(delay * 2, options_.reconnect_delay * kMaxBackoff);
     }
+  }
+
+  void TellProfile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    v1::WorkerMessage message;
+    message.mutable_measured()->set_profile_json(profile_json_);
+    session_->Send(std::move(message));
+  }
+
+  // Whether no stream is to be opened any more.
+  bool Ends() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (leaving_) left_ = true;
+    return shutdown_ || leaving_;
   }
 
   // Serves one stream until it ends, and returns the reason.
@@ -197,7 +239,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     auto session = std::make_shared<Session>(&context);
     {
       MutexLock lock(&mu_);
-      if (shutdown_) return absl::OkStatus();
+      if (Ends()) return absl::OkStatus();
       session_ = session;
     }
     const auto stub = v1::WorkerService::NewStub(channel);
@@ -205,19 +247,30 @@ class CoordinatorClientImpl : public CoordinatorClient {
     Thread writer;
     v1::CoordinatorMessage message;
     bool content_told = false;
-    if (stream->Write(Registration(&content_told)) && stream->Read(&message)) {
+    const v1::WorkerMessage registration = Registration(&content_told);
+    if (stream->Write(registration) && stream->Read(&message)) {
       if (message.has_registered()) {
         *attached = true;
         const absl::Duration interval = absl::Milliseconds(std::clamp<int64_t>(
             message.registered().heartbeat_interval_ms(), 10, 60'000));
         LogInfo("coordinator=", options_.address, " attached as worker ",
                 message.registered().worker_id());
-        attached_ = true;
+        {
+          MutexLock lock(&mu_);
+          attached_ = true;
+          // What was told is outdated if measuring has ended since.
+          if (registration.register_().measuring() && !measuring_) {
+            TellProfile();
+          }
+        }
         writer = Thread("heartbeat", [&, interval, content_told] {
           Write(*session, *stream, interval, content_told);
         });
         while (stream->Read(&message)) Dispatch(message, session);
-        attached_ = false;
+        {
+          MutexLock lock(&mu_);
+          attached_ = false;
+        }
         options_.survey->Cancel();
         options_.runner->Detach();
       } else {
@@ -306,6 +359,11 @@ class CoordinatorClientImpl : public CoordinatorClient {
               session->LinksMeasured(measured);
             });
         break;
+      case v1::CoordinatorMessage::kDrain:
+        drained_ = message.drain().drained();
+        LogInfo(drained_ ? "drained: plans do without this worker"
+                         : "no longer drained");
+        break;
       case v1::CoordinatorMessage::kRegistered:
       case v1::CoordinatorMessage::KIND_NOT_SET:
         LogWarning("the coordinator sent a message of no known kind");
@@ -341,10 +399,16 @@ class CoordinatorClientImpl : public CoordinatorClient {
   }
 
   // Sets `content_told` to whether all of the model's content is included.
-  v1::WorkerMessage Registration(bool* content_told) const {
+  v1::WorkerMessage Registration(bool* content_told) {
     v1::WorkerMessage message;
     v1::Register* out = message.mutable_register_();
     *out = options_.identity;
+    out->set_drained(drained_);
+    {
+      MutexLock lock(&mu_);
+      out->set_measuring(measuring_);
+      out->set_profile_json(profile_json_);
+    }
     if (options_.content != nullptr) {
       options_.content->Refresh();
       const ContentCheck::State content =
@@ -373,6 +437,8 @@ class CoordinatorClientImpl : public CoordinatorClient {
         heartbeat->set_bytes_to_hash(content.bytes_to_hash);
       }
     }
+    heartbeat->set_measured_share(measured_share_);
+    heartbeat->set_awaits_measurement(awaits_measurement_);
     *heartbeat->mutable_activity() = runner.activity();
     const SweepStats did = runner.report().stats;
     auto* runtime = heartbeat->mutable_runtime();
@@ -391,11 +457,18 @@ class CoordinatorClientImpl : public CoordinatorClient {
   }
 
   const Options options_;
-  std::atomic<bool> attached_{false};
+  std::atomic<bool> attached_{false};  // set with mu_
+  std::atomic<double> measured_share_{0};
+  std::atomic<bool> awaits_measurement_{false};
   Mutex mu_;
   CondVar changed_;
   std::shared_ptr<Session> session_ ABSL_GUARDED_BY(mu_);
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mu_) = false;
+  std::atomic<bool> left_{false};
+  bool drained_ = false;  // used on thread_
+  bool measuring_ ABSL_GUARDED_BY(mu_);
+  std::string profile_json_ ABSL_GUARDED_BY(mu_);
   Thread thread_;
 };
 

@@ -16,14 +16,15 @@ class LinkSurvey;
 class StageRunner;
 
 // A worker's side of WorkerService.Attach: keeps a stream open, reconnecting
-// when it breaks, until Shutdown. Thread-safe.
+// when it breaks, until Shutdown or until it has left. Thread-safe.
 class CoordinatorClient {
  public:
   // Pointers must outlive the client.
   struct Options {
     std::string address;
     ChannelFactory channels;
-    v1::Register identity;  // all but the model's content
+    // All but the model's content. With `measuring`, SetProfile is to follow.
+    v1::Register identity;
     // Contents of the worker's copy of the model; null: they are not told.
     ContentCheck* content = nullptr;
     // Layers of the model; 0: it comes with each assignment, which says so in
@@ -43,6 +44,17 @@ class CoordinatorClient {
 
   // Whether the coordinator has taken this worker, and the stream is open.
   virtual bool attached() const = 0;
+
+  // Says how far measuring is, and whether another process does it.
+  virtual void SetMeasured(double share, bool awaits) = 0;
+  // Ends measuring; "": there is no profile.
+  virtual void SetProfile(const std::string& profile_json) = 0;
+
+  // Asks the coordinator to do without this worker, which goes on working until
+  // then, and attaches no more.
+  virtual void BeginLeaving() = 0;
+  // Whether the coordinator does without it, or is not there.
+  virtual bool left() const = 0;
 
   // Takes leave of the coordinator and ends the threads. Called by the
   // destructor too.

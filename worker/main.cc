@@ -1,6 +1,7 @@
 // The `sluice-worker` program.
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/host/host_port.h"
 #include "common/host/logging.h"
 #include "common/host/stop_signals.h"
@@ -19,10 +21,13 @@
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
+#include "common/threads/deadline.h"
+#include "common/threads/thread.h"
 #include "proto/call_guard.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
 #include "runtime/profile/machine_facts.h"
+#include "runtime/profile/profile_cache.h"
 #include "server/flags/checks.h"
 #include "server/flags/command_line.h"
 #include "server/flags/daemon.h"
@@ -45,6 +50,9 @@ constexpr int kThreads = 32;
 constexpr size_t kAddressBytes = size_t{128} << 20;
 // The interval at which grpc.health.v1 learns whether the worker is ready.
 constexpr absl::Duration kTick = absl::Milliseconds(200);
+constexpr absl::Duration kLeaveTick = absl::Milliseconds(20);
+// What a worker has to end once plans do without it.
+constexpr absl::Duration kTimeToEnd = absl::Seconds(2);
 
 struct Flags {
   MachineFlags machine;
@@ -53,6 +61,7 @@ struct Flags {
               advertise, name, log_level = "info", load_format = "auto", trace,
               profile, link = "auto", cache_dir, cache_space;
   int port = kLinkPort, metrics_port = kWorkerMetricsPort;
+  double leave_timeout = 25;
   bool no_profile = false;
   // Of --all; and how its processes are told what part they are: "numa0/2".
   bool all = false, dry_run = false;
@@ -70,7 +79,7 @@ void AddAll(CLI::App& app, Flags& f) {
       "--all", f.all,
       "a worker for each part of this machine, each in a process of its own, "
       "started again if it crashes; memory and disk space are divided, ports "
-      "follow each other");
+      "follow each other, from 7072 on, and for metrics from 7173 on");
   all->group(kMainGroup);
   app.add_option(
          "--per", f.per,
@@ -83,6 +92,27 @@ void AddAll(CLI::App& app, Flags& f) {
   app.add_flag("--dry-run", f.dry_run, "with --all: only say what would start")
       ->needs(all);
   app.add_option("--machine-part", f.machine_part)->group("");
+}
+
+// Adds how this worker is linked to others.
+void AddLinks(CLI::App& app, Flags& f) {
+  app.add_option("--link", f.link,
+                 "what carries activations from worker to worker: grpc; tcp, "
+                 "by connections of their own to the same port, or nothing; "
+                 "nccl, from GPU to GPU, or nothing; or auto: nccl between "
+                 "workers that compute on GPUs and have libnccl, else tcp")
+      ->check(CLI::IsMember({"auto", "grpc", "nccl", "tcp"}))
+      ->capture_default_str();
+  app.add_flag("--allow-clear-nccl", f.allow_clear_nccl,
+               "with TLS: let NCCL carry activations all the same, which its "
+               "own sockets send in the clear");
+  f.security.AddWorker(&app);
+  app.add_option("--nccl-library", f.links.nccl_library,
+                 "where NCCL is, if not where the system looks")
+      ->capture_default_str();
+  app.add_option("--cuda-library", f.links.cuda_library,
+                 "where the CUDA driver is, if not where the system looks")
+      ->capture_default_str();
 }
 
 void AddFlags(CLI::App& app, Flags& f) {
@@ -118,23 +148,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--device-memory", machine.device_memory,
                  "most memory of each device, as 20GiB, if it has its own; "
                  "default: what a GPU has free, but for about 1 GiB");
-  app.add_option("--link", f.link,
-                 "what carries activations from worker to worker: grpc; tcp, "
-                 "by connections of their own to the same port, or nothing; "
-                 "nccl, from GPU to GPU, or nothing; or auto: nccl between "
-                 "workers that compute on GPUs and have libnccl, else tcp")
-      ->check(CLI::IsMember({"auto", "grpc", "nccl", "tcp"}))
-      ->capture_default_str();
-  app.add_flag("--allow-clear-nccl", f.allow_clear_nccl,
-               "with TLS: let NCCL carry activations all the same, which its "
-               "own sockets send in the clear");
-  f.security.AddWorker(&app);
-  app.add_option("--nccl-library", f.links.nccl_library,
-                 "where NCCL is, if not where the system looks")
-      ->capture_default_str();
-  app.add_option("--cuda-library", f.links.cuda_library,
-                 "where the CUDA driver is, if not where the system looks")
-      ->capture_default_str();
+  AddLinks(app, f);
   app.add_option("--host-memory", machine.host_memory,
                  "most memory for weights, KV cache and activations, as 8GiB; "
                  "default: 75 % of what is available")
@@ -157,8 +171,9 @@ void AddFlags(CLI::App& app, Flags& f) {
   auto* profile =
       app.add_option("--profile", f.profile,
                      "profile of this machine, as `sluice profile -o FILE` "
-                     "writes it; default: measured at the first start, in 20 "
-                     "to 30 s, and kept in --disk-dir or ~/.cache/sluice");
+                     "writes it; default: measured once for each number of "
+                     "threads and ranks, in 20 to 30 s, and kept in --disk-dir "
+                     "or ~/.cache/sluice");
   app.add_flag("--no-profile", f.no_profile,
                "do without a profile: the coordinator cannot plan for this "
                "worker")
@@ -169,6 +184,12 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.add_option("--threads", machine.threads,
                  "threads that compute; 0: one for each core")
       ->check(AtLeast(0))
+      ->capture_default_str();
+  app.add_option("--leave-timeout", f.leave_timeout,
+                 "seconds that a worker which SIGTERM or Ctrl-C stops works on "
+                 "until a plan of the others begins; a second signal ends it "
+                 "at once")
+      ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   f.metrics_port_option = AddMetricsPort(&app, &f.metrics_port);
   AddLogLevel(&app, &f.log_level);
@@ -203,30 +224,6 @@ std::string WithPort(const std::string& host, int port) {
   return HasPort(host) ? host : JoinHostPort(host, port);
 }
 
-// Returns this machine's profile, measured if there is none yet; null if that
-// fails. kCancelled if a signal comes meanwhile.
-absl::StatusOr<std::shared_ptr<const MachineProfile>> MeasuredProfile(
-    const MachineShare& machine, const StopSignals& signals) {
-  double told = -1;
-  absl::StatusOr<MachineProfile> profile = CachedProfile(
-      ProfileCacheOf(machine),
-      [&](absl::string_view what, double share) {
-        constexpr double kTell = 0.2;  // of the work
-        if (told >= 0 && share < told + kTell) return;
-        LogInfo("measuring this machine (once; --no-profile to do without): ",
-                static_cast<int>(100 * share), " %, ", what);
-        told = share;
-      },
-      signals.flag());
-  SLUICE_RETURN_IF_ERROR(signals.Check());
-  if (!profile.ok()) {
-    LogWarning("no profile of this machine: ",
-               std::string(profile.status().message()));
-    return nullptr;
-  }
-  return std::make_shared<const MachineProfile>(*std::move(profile));
-}
-
 // Does SetPart() as --machine-part says, if it does.
 absl::Status MakePart(const Flags& f, MachineProfile* profile) {
   if (f.machine_part.empty()) return absl::OkStatus();
@@ -241,6 +238,69 @@ absl::Status MakePart(const Flags& f, MachineProfile* profile) {
   SetPart(f.machine_part.substr(0, slash), parts, profile);
   return absl::OkStatus();
 }
+
+// Measures this machine on a thread of its own, if there is no profile yet, and
+// tells the worker.
+class Measuring {
+ public:
+  // All must outlive it.
+  Measuring(const Flags& flags, const MachineShare& machine, Worker* worker)
+      : flags_(flags),
+        machine_(machine),
+        worker_(worker),
+        thread_("profiling", [this] { Run(); }) {}
+  ~Measuring() {
+    cancelled_ = true;
+    thread_.Join();
+  }
+
+ private:
+  void Run() {
+    absl::StatusOr<MachineProfile> profile = CachedProfile(
+        ProfileCacheOf(machine_),
+        [this](absl::string_view what, double share) { Tell(what, share); },
+        &cancelled_);
+    if (absl::IsCancelled(profile.status())) return;
+    absl::Status status = profile.status();
+    if (status.ok()) status = MakePart(flags_, &*profile);
+    if (!status.ok()) {
+      LogWarning("no profile of this machine: ", std::string(status.message()));
+      worker_->SetProfile(nullptr);
+      return;
+    }
+    if (profile->disturbed) {
+      LogWarning(
+          "other work ran while this machine was measured, so that plans may "
+          "be off: `sluice profile` with the same flags measures it again, "
+          "and so does a start in an hour or more");
+    }
+    worker_->SetProfile(
+        std::make_shared<const MachineProfile>(*std::move(profile)));
+  }
+
+  void Tell(absl::string_view what, double share) {
+    constexpr double kTell = 0.2;  // of the work
+    const bool awaits = what == kAwaitsMeasurement;
+    worker_->SetMeasured(share, awaits);
+    if (awaits) {
+      LogInfo("waiting while another process measures this machine");
+      return;
+    }
+    if (told_ >= 0 && share < told_ + kTell) return;
+    LogInfo(
+        "measuring this machine (once for each number of threads and "
+        "ranks; --no-profile to do without): ",
+        static_cast<int>(100 * share), " %, ", what);
+    told_ = share;
+  }
+
+  const Flags& flags_;
+  const MachineShare& machine_;
+  Worker* const worker_;
+  std::atomic<bool> cancelled_{false};
+  double told_ = -1;
+  Thread thread_;
+};
 
 // Reads the flags of the model, or of the cache for one.
 absl::Status ReadModel(const Flags& f, Worker::Options* options) {
@@ -339,6 +399,17 @@ absl::StatusOr<std::unique_ptr<Tracer>> MakeTracer(const std::string& file,
   return tracer;
 }
 
+// Says what to do when this worker's ports may be those of another one.
+absl::Status HintAtPorts(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   "; if another worker runs here, --port 0 --metrics-port 0 "
+                   "take free ports, and --all starts a worker for each part "
+                   "of the machine"));
+}
+
 absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& f) {
   HttpServer::Options http;
   http.host = f.host;
@@ -347,7 +418,9 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> StartMetrics(const Flags& f) {
   if (!tls.empty()) {
     SLUICE_ASSIGN_OR_RETURN(http.tls, HttpTls::Create(tls));
   }
-  return MetricsServer::Start(std::move(http));
+  auto server = MetricsServer::Start(std::move(http));
+  if (!server.ok()) return HintAtPorts(server.status());
+  return server;
 }
 
 absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
@@ -356,13 +429,7 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
   auto server =
       LinkServer::Start(f.host, f.port, worker.link_service(),
                         worker.weights_service(), worker.tcp_links(), tls);
-  if (!server.ok()) {
-    return absl::Status(
-        server.status().code(),
-        absl::StrCat(server.status().message(),
-                     "; several workers on a machine need ports of their own: "
-                     "--port 0 and --metrics-port 0 take any free ones"));
-  }
+  if (!server.ok()) return HintAtPorts(server.status());
   WarnIfOpen(
       f.host, "feed this worker activations and read weights", !tls.empty(),
       !f.security.cluster_token_file.empty() || !tls.authorities.empty());
@@ -384,15 +451,29 @@ absl::Status Await(Worker& worker, LinkServer& server, MetricsServer& metrics,
     metrics.SetReady(serving ? absl::OkStatus()
                              : absl::UnavailableError("no stage is loaded"));
   }
-  LogInfo(health.ok()
-              ? absl::StrCat("signal ", signals.signal(), ": shutting down")
-              : "shutting down, for another process to take over");
+  LogInfo(health.ok() ? absl::StrCat("signal ", signals.signal(),
+                                     ": leaving; another one ends this at once")
+                      : "shutting down, for another process to take over");
   server.SetServing(false);
   metrics.SetReady(absl::UnavailableError("shutting down"));
   return health;
 }
 
-absl::Status Serve(const Flags& f, const StopSignals& signals) {
+// Works on until plans do without the worker, or `time` has passed.
+void HandOver(Worker& worker, absl::Duration time) {
+  const Deadline deadline = Deadline::In(time);
+  worker.BeginLeaving();
+  while (!worker.left() && worker.health().ok()) {
+    if (deadline.passed()) {
+      LogWarning("the coordinator has not done without this worker within ",
+                 absl::FormatDuration(time), " (--leave-timeout); it ends");
+      return;
+    }
+    absl::SleepFor(kLeaveTick);
+  }
+}
+
+absl::Status Serve(const Flags& f, StopSignals* signals) {
   std::optional<NameClaim> claim;
   if (f.name.empty()) claim.emplace(HostName());
   const std::string name = claim ? claim->name() : f.name;
@@ -402,6 +483,7 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Tracer> tracer,
                           MakeTracer(f.trace, name));
   options.tracer = tracer.get();
+  options.measuring = measure;
   SLUICE_ASSIGN_OR_RETURN(auto metrics, StartMetrics(f));
   SetBuildInfo(metrics->registry(), DeviceName(machine.device));
   options.metrics = metrics->registry();
@@ -411,7 +493,7 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
     options.metrics_address =
         absl::StrCat(HostName(), metrics->address().substr(colon));
   }
-  SLUICE_RETURN_IF_ERROR(signals.Check());
+  SLUICE_RETURN_IF_ERROR(signals->Check());
   SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
@@ -428,27 +510,20 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
             << ", metrics on "
             << (f.security.tls.certificate.empty() ? "http" : "https") << "://"
             << metrics->address() << "/metrics" << std::endl;
-  // Ports, health and metrics are served while the worker measures.
-  if (measure) {
-    auto profile = MeasuredProfile(machine, signals);
-    if (!profile.ok()) {
-      worker->Shutdown();
-      server->Shutdown();
-      return absl::OkStatus();
-    }
-    if (*profile != nullptr) {
-      MachineProfile part = **profile;
-      SLUICE_RETURN_IF_ERROR(MakePart(f, &part));
-      worker->SetProfile(std::make_shared<const MachineProfile>(part));
-    }
-  }
+  const absl::Duration leave_time = absl::Seconds(f.leave_timeout);
+  signals->SetTime(leave_time + kTimeToEnd);
   worker->Announce(link_address);
-  absl::Status status = Await(*worker, *server, *metrics, signals);
+  std::optional<Measuring> measuring;
+  if (measure) measuring.emplace(f, machine, worker.get());
+  absl::Status status = Await(*worker, *server, *metrics, *signals);
+  if (status.ok()) HandOver(*worker, leave_time);
+  signals->SetTime(kTimeToEnd);
   worker->Leave();
   // Before the step in flight is waited for: it may take longer than there is.
   if (tracer != nullptr) {
     status.Update(Annotate(tracer->WriteJson(f.trace), "--trace"));
   }
+  measuring.reset();
   worker->Shutdown();
   server->Shutdown();
   return status;
@@ -471,15 +546,15 @@ absl::StatusOr<std::vector<MachinePart>> PartsOf(const Flags& f) {
                           ParseDevice(machine.device));
   const bool gpus = device.backend == BackendKind::kCuda || f.per == "gpu" ||
                     (f.per == "auto" && f.device_option->count() == 0);
-  PartsOptions options = {
-      .per = f.per,
-      .name = f.name.empty() ? HostName() : f.name,
-      .device = machine.device,
-      .threads = machine.threads,
-      .tensor_parallel = machine.tensor_parallel,
-      .port = f.port,
-      .metrics_port = f.metrics_port,
-      .any_metrics_ports = f.metrics_port_option->count() == 0};
+  PartsOptions options = {.per = f.per,
+                          .name = f.name.empty() ? HostName() : f.name,
+                          .device = machine.device,
+                          .threads = machine.threads,
+                          .tensor_parallel = machine.tensor_parallel,
+                          .port = f.port,
+                          .metrics_port = f.metrics_port_option->count() > 0
+                                              ? f.metrics_port
+                                              : kAllMetricsPort};
   SLUICE_ASSIGN_OR_RETURN(options.host_memory_bytes,
                           ParseHostMemory(machine.host_memory));
   if (machine.disk_dir.empty() && !machine.disk_space.empty()) {
@@ -520,7 +595,9 @@ absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
   return Supervise(processes,
                    {.without = {"SLUICE_WORKER_ALL", "SLUICE_WORKER_PER",
                                 "SLUICE_WORKER_DRY_RUN"},
-                    .usage_exit = kExitUsage},
+                    .usage_exit = kExitUsage,
+                    .time_to_end = absl::Seconds(f.leave_timeout) + kTimeToEnd +
+                                   absl::Milliseconds(500)},
                    signals);
 }
 
@@ -539,7 +616,7 @@ int main(int argc, char** argv) {
       .address_bytes = sluice::kAddressBytes,
       .serve = [&](sluice::StopSignals& signals) {
         return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, &signals)
-                         : Serve(flags, signals);
+                         : Serve(flags, &signals);
       }};
   return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
 }

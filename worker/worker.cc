@@ -242,9 +242,24 @@ Worker::~Worker() {
   if (tcp_ != nullptr) tcp_->Stop();
 }
 
+std::string Worker::ProfileText(const MachineProfile* measured) const {
+  if (measured == nullptr) return "";
+  MachineProfile profile = *measured;
+  profile.name = options_.name;
+  profile.nccl_links = nccl_ != nullptr;
+  SetRanks(options_.machine, &profile);
+  return ProfileToJson(profile);
+}
+
+void Worker::SetMeasured(double share, bool awaits) {
+  MutexLock lock(&mu_);
+  if (client_ != nullptr) client_->SetMeasured(share, awaits);
+}
+
 void Worker::SetProfile(std::shared_ptr<const MachineProfile> profile) {
   MutexLock lock(&mu_);
-  profile_ = std::move(profile);
+  measured_ = ProfileText(profile.get());
+  if (client_ != nullptr) client_->SetProfile(*measured_);
 }
 
 void Worker::Announce(const std::string& link_address) {
@@ -268,13 +283,9 @@ void Worker::Announce(const std::string& link_address) {
       (fetcher_ != nullptr ? options_.cache.dir : options_.model_dir)
           .string()));
   identity.set_fetches_model(fetcher_ != nullptr);
-  if (profile_ != nullptr) {
-    MachineProfile profile = *profile_;
-    profile.name = options_.name;
-    profile.nccl_links = nccl_ != nullptr;
-    SetRanks(options_.machine, &profile);
-    identity.set_profile_json(ProfileToJson(profile));
-  }
+  identity.set_measuring(options_.measuring && !measured_);
+  identity.set_profile_json(
+      measured_.value_or(ProfileText(options_.profile.get())));
   const LinkChoice choice = options_.links.choice;
   const bool insists = (choice == LinkChoice::kNccl && nccl_ != nullptr) ||
                        (choice == LinkChoice::kTcp && tcp_ != nullptr);
@@ -302,6 +313,16 @@ bool Worker::ready() const {
 absl::Status Worker::health() const {
   MutexLock lock(&mu_);
   return health_;
+}
+
+void Worker::BeginLeaving() {
+  MutexLock lock(&mu_);
+  if (client_ != nullptr) client_->BeginLeaving();
+}
+
+bool Worker::left() const {
+  MutexLock lock(&mu_);
+  return client_ == nullptr || client_->left();
 }
 
 void Worker::Leave() {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -71,6 +72,9 @@ class Worker {
     // The measured profile, which the coordinator plans by; null: none. It is
     // sent under this worker's name.
     std::shared_ptr<const MachineProfile> profile;
+    // The profile is being measured: the worker attaches, and takes part when
+    // SetProfile() was called.
+    bool measuring = false;
     ChannelFactory channels;
     MetricsRegistry* metrics = nullptr;  // if set, must outlive the worker
     Tracer* tracer = nullptr;            // the same
@@ -119,8 +123,9 @@ class Worker {
   // options have an address.
   void Announce(const std::string& link_address);
 
-  // Replaces Options::profile by one measured since Create. No effect after
-  // Announce().
+  // Says how far measuring the machine is, and whether another process does it.
+  void SetMeasured(double share, bool awaits);
+  // Ends measuring; null: there is no profile. REQUIRES: Options::measuring.
   void SetProfile(std::shared_ptr<const MachineProfile> profile);
 
   // Whether the worker is attached to a coordinator, with a loaded stage. A
@@ -130,6 +135,12 @@ class Worker {
   // OK, or the reason why this worker has left its coordinator for good: its
   // device is lost to this process, and only a new process can use it.
   absl::Status health() const;
+
+  // Asks the coordinator to do without this worker, which goes on working until
+  // another plan begins; left() says that it did, or that there is nothing to
+  // be asked.
+  void BeginLeaving();
+  bool left() const;
 
   // The report after the last step.
   RuntimeReport report() const { return runner_.report(); }
@@ -149,6 +160,8 @@ class Worker {
   void OnDeviceLoss(const absl::Status& why);
   void EndClient();
   void SetGauges();
+  // The profile as the coordinator is to have it; "" for none.
+  std::string ProfileText(const MachineProfile* profile) const;
 
   const Options options_;
   const int32_t num_layers_;
@@ -175,8 +188,8 @@ class Worker {
   RegularUpdate gauges_;
 
   mutable Mutex mu_;
-  std::shared_ptr<const MachineProfile> profile_ ABSL_GUARDED_BY(mu_) =
-      options_.profile;
+  // Of a worker that measures, before Announce().
+  std::optional<std::string> measured_ ABSL_GUARDED_BY(mu_);
   bool shutdown_ ABSL_GUARDED_BY(mu_) = false;
   absl::Status health_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<CoordinatorClient> client_ ABSL_GUARDED_BY(mu_);

@@ -106,10 +106,12 @@ void Members(P& p, bool writing, const auto& member) {
   member("fingerprint", p.fingerprint);
   member("device", p.device);
   member("remarks", p.remarks);
+  if (!writing || p.disturbed) member("disturbed", p.disturbed);
   member("device_memory_bytes", p.device_memory_bytes);
   member("host_memory_bytes", p.host_memory_bytes);
   member("disk_bytes", p.disk_bytes);
   member("threads", p.threads);
+  if (!writing || p.cores > 0) member("cores", p.cores);
   if (!writing || p.ranks > 1) member("ranks", p.ranks);
   if (!writing || p.has_exchange()) member("exchange", p.exchange);
   if (!writing || !p.rank_choices.empty()) {

@@ -61,9 +61,9 @@ StopSignals::StopSignals(Options options)
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
   signal_fd_ =
       FileDescriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  close_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  wake_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
   stop_fd_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
-  if (signal_fd_.open() && close_fd_.open() && stop_fd_.open()) {
+  if (signal_fd_.open() && wake_fd_.open() && stop_fd_.open()) {
     // The thread leaves all other signals to those who wait for them: one that
     // does not block SIGCHLD takes it from a supervisor, and drops it.
     sigset_t all;
@@ -84,7 +84,8 @@ StopSignals::StopSignals(Options options)
 
 StopSignals::~StopSignals() {
   if (!thread_.joinable()) return;
-  Raise(close_fd_);
+  closing_ = true;
+  Raise(wake_fd_);
   thread_.Join();
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
@@ -114,14 +115,17 @@ absl::Status StopSignals::WaitToWrite(int fd) const {
 void StopSignals::SetTime(absl::Duration time) {
   MutexLock lock(&mu_);
   time_ = time;
+  time_began_ = Clock::Real()->Monotonic();
+  if (wake_fd_.open()) Raise(wake_fd_);
 }
 
 void StopSignals::Run() {
   while (true) {
-    pollfd fds[] = {{signal_fd_.get(), POLLIN, 0},
-                    {close_fd_.get(), POLLIN, 0}};
+    pollfd fds[] = {{signal_fd_.get(), POLLIN, 0}, {wake_fd_.get(), POLLIN, 0}};
     if (poll(fds, 2, TimeLeftMs()) < 0) continue;
-    if (fds[1].revents != 0) return;
+    if (closing_) return;
+    uint64_t wakes;
+    if (fds[1].revents != 0) (void)!read(wake_fd_.get(), &wakes, sizeof(wakes));
     signalfd_siginfo info;
     while (read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)) {
       OnSignal(static_cast<int>(info.ssi_signo));
@@ -138,7 +142,7 @@ void StopSignals::OnSignal(int signal) {
   const bool asks = options_.serves || !watches_.empty();
   if (stopped_ || !asks) End(128 + signal);
   signal_ = signal;
-  asked_at_ = Clock::Real()->Monotonic();
+  time_began_ = Clock::Real()->Monotonic();
   stopped_ = true;
   Raise(stop_fd_);
   for (const Watch* watch : watches_) {
@@ -157,7 +161,7 @@ void StopSignals::End(int code) {
 int StopSignals::TimeLeftMs() {
   MutexLock lock(&mu_);
   if (!stopped_ || time_ == absl::InfiniteDuration()) return -1;
-  return Milliseconds(asked_at_ + time_ - Clock::Real()->Monotonic());
+  return Milliseconds(time_began_ + time_ - Clock::Real()->Monotonic());
 }
 
 StopSignals::Watch::Watch(StopSignals* signals, std::function<void()> on_stop)

@@ -60,7 +60,8 @@ class StopSignals {
   // the file does not.
   absl::Status WaitToWrite(int fd) const;
 
-  // Changes Options::time for a signal that has not come yet.
+  // Changes Options::time. A program that was asked to stop already has so long
+  // from now on.
   void SetTime(absl::Duration time);
 
   // While one of these lives, the first signal asks instead of ending the
@@ -104,12 +105,13 @@ class StopSignals {
 
   const Options options_;
   sigset_t before_;
-  FileDescriptor signal_fd_, close_fd_, stop_fd_;
+  FileDescriptor signal_fd_, wake_fd_, stop_fd_;
+  std::atomic<bool> closing_{false};
   std::atomic<int> signal_{0};
   std::atomic<bool> stopped_{false};
   Mutex mu_;
   absl::Duration time_ ABSL_GUARDED_BY(mu_);
-  absl::Duration asked_at_ ABSL_GUARDED_BY(mu_);  // once stopped_
+  absl::Duration time_began_ ABSL_GUARDED_BY(mu_);  // once stopped_
   std::vector<const Watch*> watches_ ABSL_GUARDED_BY(mu_);
   std::vector<const AtEnd*> at_ends_ ABSL_GUARDED_BY(mu_);
   Thread thread_;

@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kMaxEntries = 32;
+constexpr size_t kMaxEntries = 128;
 
 constexpr size_t kMaxLeftOut = 1024;
 constexpr int kMaxDoublings = 30;
@@ -38,6 +38,9 @@ void AbsentWorkers::Present(const std::string& name) {
 std::string AbsentWorkers::newest() const {
   if (entries_.empty()) return "";
   const Entry& entry = entries_.front();
+  if (entry.kind == v1::AbsentWorker::KIND_LEFT) {
+    return absl::StrCat("worker '", entry.name, "' was stopped");
+  }
   const bool refused = entry.kind == v1::AbsentWorker::KIND_REFUSED;
   return absl::StrCat("worker '", entry.name, "' was ",
                       refused ? "refused: " : "lost: ", entry.reason);

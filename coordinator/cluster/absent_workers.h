@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// The workers that were refused or lost lately: a bounded list, whose entries
-// expire. Times are of a monotonic clock. Thread-compatible.
+// The workers that were refused or lost, or left, lately: a bounded list, whose
+// entries expire. Times are of a monotonic clock. Thread-compatible.
 class AbsentWorkers {
  public:
   // Records a refusal. Returns false if the same is recorded already.
@@ -24,11 +24,16 @@ class AbsentWorkers {
             absl::Duration now) {
     Put(name, v1::AbsentWorker::KIND_LOST, reason, now);
   }
+  // The same of a worker that was stopped on purpose.
+  void Left(const std::string& name, const std::string& reason,
+            absl::Duration now) {
+    Put(name, v1::AbsentWorker::KIND_LEFT, reason, now);
+  }
   // Called when the worker is registered.
   void Present(const std::string& name);
 
-  // The last event, for people: "worker 'b' was lost: no heartbeat"; "" if
-  // there was none.
+  // The last event, for people: "worker 'b' was lost: no heartbeat", "worker
+  // 'b' was stopped"; "" if there was none.
   std::string newest() const;
   // Appends the workers to `state`, newest first.
   void Describe(absl::Duration now, v1::ClusterState* state);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,11 +10,16 @@
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "coordinator/planning/plan_json.h"
+#include "coordinator/planning/plan_monitor.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kMaxFormerPipelines = 4096;
+constexpr char kDisturbed[] =
+    "other work ran while this machine was measured, so that plans may be off: "
+    "`sluice profile` with this worker's flags measures it again, and the "
+    "worker's next start takes that";
 
 }  // namespace
 
@@ -72,6 +78,14 @@ void Membership::Handle(WorkerId id, v1::WorkerMessage message) {
     case v1::WorkerMessage::kModelContent:
       workers_.OnModelContent(id, message.model_content());
       return;
+    case v1::WorkerMessage::kMeasured:
+      workers_.OnMeasured(id, message.measured());
+      OnRegistered(id);
+      return;
+    case v1::WorkerMessage::kLeave:
+      workers_.OnLeave(id);
+      if (Pipeline* const of = PipelineOf(id)) of->plan().Withdraw(id);
+      return;
     default:
       break;
   }
@@ -125,6 +139,36 @@ void Membership::RemoveFormerSelf(WorkerId id, const v1::Register& info) {
     }
     Remove(other_id, absl::UnavailableError("it has attached again"));
     return;
+  }
+}
+
+void Membership::Drain(const std::string& name, bool drained) {
+  workers_.Drain(name, drained);
+  for (const auto& [id, pipeline] : pipeline_of_) {
+    if (drained && workers_.name(id) == name) plan(pipeline).Withdraw(id);
+  }
+  Settle();
+}
+
+void Membership::LetGo() {
+  std::vector<WorkerId> withdrawn;
+  for (const auto& [id, worker] : workers_.workers()) {
+    if (worker.registered && worker.withdrawn()) withdrawn.push_back(id);
+  }
+  for (const WorkerId id : withdrawn) {
+    const AttachedWorker* const worker = workers_.Find(id);
+    if (worker == nullptr) continue;  // it went with the one before
+    Pipeline* const of = PipelineOf(id);
+    if (of != nullptr &&
+        (of->plan().StageOf(id) >= 0 || of->plan().Preparing(id))) {
+      continue;
+    }
+    if (worker->leaving) {
+      Remove(id, absl::CancelledError("the worker was stopped"));
+    } else if (of != nullptr) {
+      of->plan().Dismiss(id, "a worker is drained");
+      pipeline_of_.erase(id);
+    }
   }
 }
 
@@ -208,9 +252,35 @@ std::optional<PlanTask> Membership::TakeTask() {
     std::optional<PlanTask> task = search(p).TakeTask();
     if (!task) continue;
     task->pipeline = p;
+    ShareMachines(&*task);
     return task;
   }
   return group_search_.TakeTask();
+}
+
+void Membership::ShareMachines(PlanTask* task) const {
+  std::map<std::string, int> others;  // pipelines by machine
+  for (size_t p = 0; p < pipelines_.size(); ++p) {
+    if (p == task->pipeline) continue;
+    std::vector<WorkerId> profiled;
+    for (const WorkerId id : pipelines_[p]->plan().workers()) {
+      if (workers_.at(id).profile) profiled.push_back(id);
+    }
+    std::set<std::string> machines;
+    for (const MachineProfile& worker : workers_.PlanningProfiles(profiled)) {
+      if (!worker.machine.empty()) machines.insert(worker.machine);
+    }
+    for (const std::string& machine : machines) ++others[machine];
+  }
+  for (MachineProfile& worker : task->machines) {
+    const auto it = others.find(worker.machine);
+    if (it == others.end()) continue;
+    const double share = 1.0 / (1 + it->second);
+    for (const Resource resource :
+         {Resource::kDiskRead, Resource::kDiskWrite, Resource::kHostCompute}) {
+      ScaleResource(resource, share, &worker);
+    }
+  }
 }
 
 // -- Groups.
@@ -237,15 +307,16 @@ bool Membership::Works(size_t pipeline) const {
 }
 
 bool Membership::Able(const AttachedWorker& worker) const {
-  return worker.failure.empty() && workers_.OutOf(worker) == nullptr;
+  return Usable(worker) && worker.failure.empty() &&
+         workers_.OutOf(worker) == nullptr;
 }
 
 GroupView Membership::View() const {
   GroupView view;
   for (const auto& [id, worker] : workers_.workers()) {
-    if (!worker.registered) continue;
+    if (!worker.registered || worker.measuring || worker.withdrawn()) continue;
     ++view.registered;
-    if (!worker.same_model) continue;
+    if (!Usable(worker)) continue;
     GroupedWorker& grouped = view.workers.emplace_back();
     grouped.id = id;
     grouped.name = worker.info.name();
@@ -311,7 +382,7 @@ void Membership::Group() {
       return;
     }
     case GroupDecision::Action::kSearch:
-      SearchGroups();
+      SearchGroups(decision.none_works);
       return;
   }
 }
@@ -337,7 +408,7 @@ std::vector<WorkerId> Membership::UsableForGroups() const {
   std::vector<WorkerId> all;
   std::vector<WorkerId> able;
   for (const auto& [id, worker] : workers_.workers()) {
-    if (!worker.registered || !worker.same_model) continue;
+    if (!Usable(worker)) continue;
     all.push_back(id);
     const bool can =
         any_works ? !workers_.CannotBeLinked(worker) : Able(worker);
@@ -348,7 +419,7 @@ std::vector<WorkerId> Membership::UsableForGroups() const {
   return able.size() >= least ? able : all;
 }
 
-void Membership::SearchGroups() {
+void Membership::SearchGroups(bool none_works) {
   std::vector<WorkerId> usable = UsableForGroups();
   std::vector<std::vector<WorkerId>> present;
   absl::Duration load_time;
@@ -365,7 +436,7 @@ void Membership::SearchGroups() {
     progress.held_rows += search(p).held_rows();
     if (Works(p)) present.push_back(plan(p).workers());
   }
-  if (group_search_.Wanted(usable, !in_use.empty())) {
+  if (group_search_.Wanted(usable, none_works)) {
     if (workers_.KnowsLinks(usable)) {
       if (progress.output_share <= 0) progress.output_share = 1;
       group_search_.Begin(std::move(usable), std::move(present), load_time,
@@ -465,6 +536,7 @@ void Membership::Advance() {
       search(p).FollowMeasured(*plan(p).plan(), plan(p).stages());
     }
   }
+  LetGo();
 }
 
 // -- Reporting.
@@ -580,9 +652,13 @@ void Membership::DescribeWorker(WorkerId id, const AttachedWorker& worker,
                                  : v1::WORKER_STATE_SPARE);
   info->set_stage(-1);
   info->set_pipeline(-1);
+  if (worker.profile && worker.profile->disturbed) {
+    info->set_detail(kDisturbed);
+  }
   if (of != nullptr) {
     info->set_pipeline(static_cast<int32_t>(pipeline_of_.at(id)));
-    info->set_detail(of->WaitsFor(id, worker));
+    const std::string waits = of->WaitsFor(id, worker);
+    if (!waits.empty()) info->set_detail(waits);
     of->plan().Describe(id, info);
     of->search().Describe(info->stage(), info);
   }
@@ -591,7 +667,18 @@ void Membership::DescribeWorker(WorkerId id, const AttachedWorker& worker,
     info->set_state(v1::WORKER_STATE_FAILED);
     info->set_detail(worker.failure);
   }
-  if (!worker.same_model) {
+  if (worker.withdrawn()) {
+    if (!busy) info->set_state(v1::WORKER_STATE_DRAINED);
+    info->set_detail(busy ? "is to go: works until another plan begins"
+                          : "drained: plans do without it");
+  }
+  if (worker.measuring) {
+    info->set_state(v1::WORKER_STATE_MEASURING);
+    info->set_load_fraction(worker.heartbeat.measured_share());
+    info->set_detail(worker.heartbeat.awaits_measurement()
+                         ? "waits while another process measures this machine"
+                         : "measures its machine");
+  } else if (!worker.same_model) {
     info->set_state(v1::WORKER_STATE_CHECKING);
     info->set_load_fraction(worker.hashed_share());
     info->set_detail(absl::StrFormat("checking its weights: %.0f %%",

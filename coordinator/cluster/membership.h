@@ -45,6 +45,10 @@ class Membership {
   void OnResolved(WorkerId id,
                   const absl::StatusOr<std::vector<std::string>>& addresses);
 
+  // Has plans do without the worker of that name, if there is one, or use it
+  // again.
+  void Drain(const std::string& name, bool drained);
+
   // Drops workers that have been silent for too long and makes new plans if it
   // is time. Must be called after each event and regularly.
   void Advance();
@@ -103,6 +107,12 @@ class Membership {
   void Handle(WorkerId id, v1::WorkerMessage message);
   void OnRegistered(WorkerId id);
   void Remove(WorkerId id, const absl::Status& reason);
+  // Lets workers go that are withdrawn and in no plan any more.
+  void LetGo();
+  // Whether the worker may be in a pipeline.
+  static bool Usable(const AttachedWorker& worker) {
+    return worker.known() && !worker.withdrawn();
+  }
   // Handles the registry's changes after an event.
   void Settle();
   // Gives workers that have no pipeline one, if it is time.
@@ -114,8 +124,12 @@ class Membership {
   // The workers that the planner is to group: it knows nothing of those that
   // plans do better without.
   std::vector<WorkerId> UsableForGroups() const;
-  // Searches for better groups, if that is to be done.
-  void SearchGroups();
+  // Divides machines that workers of several pipelines take turns on among
+  // these.
+  void ShareMachines(PlanTask* task) const;
+  // Searches for better groups, if that is to be done; `none_works`: see
+  // GroupDecision.
+  void SearchGroups(bool none_works);
   // Returns the pipelines that have workers.
   std::vector<size_t> InUse() const;
   // Whether plans need not do without the worker.

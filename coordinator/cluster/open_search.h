@@ -34,7 +34,7 @@ struct OpenSearch {
     taken = true;
     PlanTask task;
     task.ticket = ticket;
-    task.machines = registry.Profiles(workers);
+    task.machines = registry.PlanningProfiles(workers);
     return task;
   }
 };

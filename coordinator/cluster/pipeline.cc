@@ -39,17 +39,22 @@ void Pipeline::OnPlanned(PlanAnswer answer) {
   // Workers may have gone to other pipelines since the search began.
   const bool has_all =
       outcome.next &&
-      std::all_of(
-          outcome.next->stages.begin(), outcome.next->stages.end(),
-          [&](const StageAssignment& s) { return plan_.Has(s.worker); });
+      std::all_of(outcome.next->stages.begin(), outcome.next->stages.end(),
+                  [&](const StageAssignment& s) {
+                    return plan_.Has(s.worker) &&
+                           !workers_->at(s.worker).withdrawn();
+                  });
   if (has_all && AnyBroken(outcome.next->stages)) {
     // The planner knows nothing of that.
     LogInfo("the plan uses a link that does not work; the workers choose");
-    if (!plan_.running()) search_.GiveUp();
+    if (!plan_.running() || plan_.HoldsWithdrawn()) search_.GiveUp();
   } else if (has_all) {
     plan_.Follow(*std::move(outcome.next));
   }
-  if (outcome.no_work) plan_.SetDetail("a plan is made when a job comes");
+  if (!outcome.no_work) return;
+  // A worker that is to go is not kept for jobs that may come.
+  if (plan_.HoldsWithdrawn()) plan_.End("a worker is to go", LogLevel::kInfo);
+  plan_.SetDetail("a plan is made when a job comes");
 }
 
 void Pipeline::Decide() {
@@ -161,7 +166,7 @@ ClusterView Pipeline::View() const {
   ClusterView view;
   for (const WorkerId id : plan_.workers()) {
     const AttachedWorker& worker = workers_->at(id);
-    if (!worker.same_model) continue;
+    if (!worker.known() || worker.withdrawn()) continue;
     absl::Duration out_for = workers_->OutFor(worker);
     if ((wait && worker.newcomer) || untested.contains(id)) {
       out_for = std::max(out_for, WorkerTimeouts::kFirstLeftOut);
@@ -172,6 +177,7 @@ ClusterView Pipeline::View() const {
   view.registered = workers_->num_registered();
   view.min_workers = options_.min_workers;
   view.num_layers = options_.num_layers;
+  view.plan_withdrawn = plan_.HoldsWithdrawn();
   view.since_change = now - workers_->changed_at();
   view.settle_time = options_.timeouts.settle_time;
   view.testing_links = workers_->TestingLinks();
@@ -189,8 +195,8 @@ bool Pipeline::NewcomersWait() const {
   int32_t others = 0;
   for (const WorkerId id : plan_.workers()) {
     const AttachedWorker& worker = workers_->at(id);
-    if (worker.same_model && !worker.newcomer && worker.failure.empty() &&
-        workers_->OutOf(worker) == nullptr) {
+    if (worker.known() && !worker.withdrawn() && !worker.newcomer &&
+        worker.failure.empty() && workers_->OutOf(worker) == nullptr) {
       ++others;
     }
   }
@@ -199,7 +205,7 @@ bool Pipeline::NewcomersWait() const {
 
 std::string Pipeline::WaitsFor(WorkerId id,
                                const AttachedWorker& worker) const {
-  if (!worker.same_model || !worker.newcomer || plan_.StageOf(id) >= 0 ||
+  if (!worker.known() || !worker.newcomer || plan_.StageOf(id) >= 0 ||
       !NewcomersWait()) {
     return "";
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "common/host/logging.h"
 #include "coordinator/cluster/worker_facts.h"
 
@@ -17,14 +16,6 @@ namespace {
 constexpr double kMinRunOfLoad = 10;
 // More replacements than this count as so many: a coordinator runs for months.
 constexpr int kMaxReplacements = 10;
-
-double BestGemms(const MachineProfile& machine) {
-  double best = 0;
-  for (const ProductRate& product : machine.compute().products) {
-    best = std::max(best, product.flops_by_rows.Best());
-  }
-  return best;
-}
 
 }  // namespace
 
@@ -148,15 +139,8 @@ void PlanSearch::FollowMeasured(const Plan& plan,
     const MachineProfile& before = *worker.profile;
     const MachineProfile& now = (*machines)[s];
     if (now == before) continue;
-    LogInfo(absl::StrFormat(
-        "worker '%s' is not as its profile says: disk reads %.3g GB/s, not "
-        "%.3g, and writes %.3g, not %.3g; products %.3g TFLOP/s at best, not "
-        "%.3g",
-        worker.info.name(), now.disk.read_bytes_per_second * 1e-9,
-        before.disk.read_bytes_per_second * 1e-9,
-        now.disk.write_bytes_per_second * 1e-9,
-        before.disk.write_bytes_per_second * 1e-9, BestGemms(now) * 1e-12,
-        BestGemms(before) * 1e-12));
+    LogInfo("worker '", worker.info.name(),
+            "' is not as its profile says: ", RateDifferences(before, now));
     worker.profile = std::move((*machines)[s]);
   }
   monitor_.Stop();

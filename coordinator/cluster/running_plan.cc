@@ -318,7 +318,7 @@ void RunningPlan::Follow(NextPlan next) {
       untested.push_back(s);
     }
   }
-  if (phase_ == Phase::kLoading && joining.empty()) {
+  if (phase_ == Phase::kLoading && joining.empty() && !HoldsWithdrawn()) {
     could_have_ = next.workers;  // it uses no more workers than this one
     return;
   }
@@ -350,6 +350,11 @@ void RunningPlan::Follow(NextPlan next) {
     workers_->Send(stages[s].worker, std::move(message));
   }
   AskForLinks(untested);
+}
+
+bool RunningPlan::HoldsWithdrawn() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [&](WorkerId id) { return workers_->at(id).withdrawn(); });
 }
 
 bool RunningPlan::ToBeTested(WorkerId from, WorkerId to) const {
@@ -640,8 +645,8 @@ void RunningPlan::FollowPreparation(absl::Duration passed) {
     // A silent worker of the present plan is not waited for.
     ready = ready && overdue;
   }
-  // A plan that loads is not ended for a better one.
-  if (!ready || phase_ == Phase::kLoading) return;
+  // A plan that loads is not ended for one that is only better.
+  if (!ready || (phase_ == Phase::kLoading && !HoldsWithdrawn())) return;
   Preparation prepared = *std::exchange(preparation_, std::nullopt);
   Begin(std::move(prepared.next), prepared.epoch);
 }

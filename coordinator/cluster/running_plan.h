@@ -55,7 +55,14 @@ class RunningPlan {
   // Lets the worker go to another plan, and ends this one if it is in it.
   // Returns the layers that it holds.
   LayerRange Leave(WorkerId id, const std::string& why);
-  // The same for a worker that goes to no other plan: it drops its layers.
+  // Gives up the plan that is to follow, if the worker, which is to go, is in
+  // it.
+  void Withdraw(WorkerId id) {
+    if (InPreparation(id)) EndPreparation("a worker is to go");
+  }
+  // Whether a worker of the plan is to go: any plan without it is better.
+  bool HoldsWithdrawn() const;
+  // As Leave, for a worker that goes to no other plan: it drops its layers.
   void Dismiss(WorkerId id, const std::string& why);
 
   // -- Messages of workers. REQUIRES: Has(id).
@@ -75,8 +82,9 @@ class RunningPlan {
   // -- Decisions of the owner.
 
   // Begins the next plan: at once if there is none and its links are known to
-  // work; else when the present one runs, the workers that are not in it are
-  // ready, and the links can be opened. Fails if they can't be linked.
+  // work; else when the present one runs or has a worker that is to go, the
+  // workers that are not in it are ready, and the links can be opened. Fails if
+  // they can't be linked.
   void Follow(NextPlan next);
   // Whether a plan for this many workers is being prepared.
   bool Prepares(size_t workers) const {

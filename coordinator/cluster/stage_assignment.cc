@@ -148,7 +148,9 @@ PlanDecision DecidePlan(const ClusterView& view) {
   };
   if (view.plan_stages > 0) {
     decision.action = PlanDecision::Action::kKeep;
-    if (!settled || !enough || !more(usable)) return decision;
+    if (!settled || !(view.plan_withdrawn || (enough && more(usable)))) {
+      return decision;
+    }
   } else if (!settled || (view.back_off > absl::ZeroDuration() &&
                           !(enough && view.culprit_known))) {
     decision.detail =
@@ -158,11 +160,13 @@ PlanDecision DecidePlan(const ClusterView& view) {
     decision.detail = "testing links between workers";
     return decision;
   }
-  Workers workers = view.plan_stages > 0
-                        ? ChainOf(view, usable)
-                        : TakePart(view, usable, failed, left_out);
-  if (view.plan_stages > 0 && !more(workers)) return decision;
+  // A better plan is made for a present one that may stay.
+  const bool better = view.plan_stages > 0 && !view.plan_withdrawn;
+  Workers workers =
+      better ? ChainOf(view, usable) : TakePart(view, usable, failed, left_out);
+  if (better && !more(workers)) return decision;
   if (workers.empty()) {
+    decision.action = PlanDecision::Action::kWait;
     decision.unlinked = true;
     decision.detail =
         absl::StrCat("waiting for workers: of ", here, " no ", view.min_workers,

@@ -22,11 +22,12 @@ struct WorkerView {
 };
 
 struct ClusterView {
-  std::vector<WorkerView> workers;  // of the pipeline
+  std::vector<WorkerView> workers;  // of the pipeline, without those to go
   int32_t registered = 0;           // in the whole cluster
   int32_t min_workers = 1;
   int32_t num_layers = 0;
   int32_t plan_stages = 0;  // of the plan that loads or runs; 0: there is none
+  bool plan_withdrawn = false;  // a worker of that plan is to go
   absl::Duration since_change;  // since a worker last came or went
   absl::Duration settle_time;
   // The time from a failed plan until a new one may begin.
@@ -68,7 +69,8 @@ struct PlanDecision {
 //   after the back-off: all that failed to load, as shares get smaller, then as
 //   many of those left out as are needed, the shortest remaining time first.
 // * As many stages as workers that take part, but no more than layers. A plan
-//   under way is given up only for one with more stages.
+//   under way is given up only for one with more stages, or for one without a
+//   worker that is to go.
 // * The order of stages uses no link that is known to be broken; workers for
 //   which there is no place in the longest such order sit out. If it has fewer
 //   than min_workers, those left out may be in it, too.

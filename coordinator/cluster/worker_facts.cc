@@ -1,13 +1,28 @@
 #include "coordinator/cluster/worker_facts.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/codec/profile_json.h"
 #include "common/host/logging.h"
 #include "common/text/text.h"
 
 namespace sluice {
+namespace {
+
+double BestGemms(const MachineProfile& machine) {
+  double best = 0;
+  for (const ProductRate& product : machine.compute().products) {
+    best = std::max(best, product.flops_by_rows.Best());
+  }
+  return best;
+}
+
+}  // namespace
 
 std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   if (info.profile_json().empty()) return std::nullopt;
@@ -44,6 +59,26 @@ bool IsTransient(absl::StatusCode code) {
 
 std::string ClipText(const std::string& text, size_t max_bytes) {
   return EscapeInvalidUtf8(ClipUtf8(text, max_bytes));
+}
+
+std::string RateDifferences(const MachineProfile& before,
+                            const MachineProfile& now) {
+  std::vector<std::string> found;
+  const auto add = [&](const char* what, double was, double is, double unit,
+                       const char* of) {
+    if (is != was) {
+      found.push_back(absl::StrFormat("%s %.3g %s, not %.3g", what, is / unit,
+                                      of, was / unit));
+    }
+  };
+  add("disk reads", before.disk.read_bytes_per_second,
+      now.disk.read_bytes_per_second, 1e9, "GB/s");
+  add("disk writes", before.disk.write_bytes_per_second,
+      now.disk.write_bytes_per_second, 1e9, "GB/s");
+  add("products at best", BestGemms(before), BestGemms(now), 1e12, "TFLOP/s");
+  return found.empty()
+             ? "its links, copies or host's attention have other rates"
+             : absl::StrJoin(found, "; ");
 }
 
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime) {

@@ -31,6 +31,11 @@ bool IsTransient(absl::StatusCode code);
 std::string ClipText(const std::string& text,
                      size_t max_bytes = kMaxFailureBytes);
 
+// The rates of `now` that differ from those of `before`, for people: "disk
+// reads 2 GB/s, not 3".
+std::string RateDifferences(const MachineProfile& before,
+                            const MachineProfile& now);
+
 ResourceTotals TotalsOf(const v1::RuntimeTotals& runtime);
 
 }  // namespace sluice

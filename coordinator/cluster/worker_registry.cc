@@ -45,9 +45,11 @@ void WorkerRegistry::Open(WorkerId id, std::shared_ptr<WorkerStream> stream,
 }
 
 int32_t WorkerRegistry::num_registered() const {
-  return static_cast<int32_t>(std::count_if(
-      workers_.begin(), workers_.end(),
-      [](const auto& worker) { return worker.second.registered; }));
+  return static_cast<int32_t>(
+      std::count_if(workers_.begin(), workers_.end(), [](const auto& worker) {
+        return worker.second.registered && !worker.second.measuring &&
+               !worker.second.withdrawn();
+      }));
 }
 
 bool WorkerRegistry::AllRegistered(const std::vector<WorkerId>& ids) const {
@@ -86,8 +88,12 @@ std::optional<AttachedWorker> WorkerRegistry::Remove(
       absl::StrCat("worker gone name=", worker.info.name(), " id=", id.value(),
                    ": ", reason.ToString()));
   Changed();
-  absent_.Lost(worker.info.name(), ClipText(std::string(reason.message())),
-               changed_at_);
+  const std::string why = ClipText(std::string(reason.message()));
+  if (absl::IsCancelled(reason)) {
+    absent_.Left(worker.info.name(), why, changed_at_);
+  } else {
+    absent_.Lost(worker.info.name(), why, changed_at_);
+  }
   return worker;
 }
 
@@ -128,11 +134,7 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
                              " bytes; the most is ", kMaxWorkerTextBytes);
     }
   }
-  if (info.profile_json().size() > kMaxProfileBytes) {
-    return InvalidArgument(
-        "worker '", info.name(), "' registered with a profile of ",
-        info.profile_json().size(), " bytes; the most is ", kMaxProfileBytes);
-  }
+  SLUICE_RETURN_IF_ERROR(CheckProfile(info.name(), info.profile_json()));
   std::string fingerprint = options_.model_fingerprint;
   std::string whose = "the coordinator";
   for (const auto& [id, other] : workers_) {
@@ -171,6 +173,39 @@ absl::Status WorkerRegistry::CheckRegister(const v1::Register& info) const {
         " than ", whose, "; copy the model directory again");
   }
   return absl::OkStatus();
+}
+
+absl::Status WorkerRegistry::CheckProfile(const std::string& name,
+                                          const std::string& profile_json) {
+  if (profile_json.size() <= kMaxProfileBytes) return absl::OkStatus();
+  return InvalidArgument("worker '", name, "' has a profile of ",
+                         profile_json.size(), " bytes; the most is ",
+                         kMaxProfileBytes);
+}
+
+void WorkerRegistry::TakeProfile(AttachedWorker* worker) {
+  worker->profile = ProfileOf(worker->info);
+  if (!worker->profile) return;
+  // Links that the user wrote into the profile need no measuring.
+  for (const LinkProfile& link : worker->profile->links) {
+    if (!link.peer.empty()) worker->links_asked.insert(link.peer);
+  }
+}
+
+void WorkerRegistry::OnMeasured(WorkerId id, const v1::Measured& measured) {
+  AttachedWorker& worker = at(id);
+  if (!worker.measuring) return;
+  if (absl::Status status =
+          CheckProfile(worker.info.name(), measured.profile_json());
+      !status.ok()) {
+    Doom(id, status);
+    return;
+  }
+  worker.measuring = false;
+  worker.info.set_profile_json(measured.profile_json());
+  TakeProfile(&worker);
+  joined_ = joined_ || worker.same_model;
+  Changed();
 }
 
 absl::Status WorkerRegistry::CheckPlace(const AttachedWorker& worker,
@@ -251,17 +286,13 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
     return;
   }
   worker.registered = true;
+  worker.drained = info.drained();
   worker.content = *ContentOf(info.model_content());
   worker.info.clear_model_content();
   absent_.Present(info.name());
   link_blame_.Forget(info.name());
-  worker.profile = ProfileOf(info);
-  if (worker.profile) {
-    // Links that the user wrote into the profile need no measuring.
-    for (const LinkProfile& link : worker.profile->links) {
-      if (!link.peer.empty()) worker.links_asked.insert(link.peer);
-    }
-  }
+  worker.measuring = info.measuring();
+  TakeProfile(&worker);
   v1::CoordinatorMessage answer;
   answer.mutable_registered()->set_worker_id(id.value());
   answer.mutable_registered()->set_heartbeat_interval_ms(
@@ -271,6 +302,32 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
           " link=", info.link_address(), " device=", info.device());
   CompareModels();
   Send(id, std::move(answer));
+}
+
+// -- Withdrawing.
+
+void WorkerRegistry::Drain(const std::string& name, bool drained) {
+  for (auto& [id, worker] : workers_) {
+    if (!worker.registered || worker.info.name() != name ||
+        worker.drained == drained) {
+      continue;
+    }
+    LogInfo("worker name=", name, " id=", id.value(),
+            drained ? " is drained" : " is no longer drained");
+    worker.drained = drained;
+    Changed();
+    v1::CoordinatorMessage message;
+    message.mutable_drain()->set_drained(drained);
+    Send(id, std::move(message));
+  }
+}
+
+void WorkerRegistry::OnLeave(WorkerId id) {
+  AttachedWorker& worker = at(id);
+  if (std::exchange(worker.leaving, true)) return;
+  LogInfo("worker name=", worker.info.name(), " id=", id.value(),
+          " is being stopped");
+  Changed();
 }
 
 // -- Whose copy of the model counts.
@@ -422,9 +479,38 @@ void WorkerRegistry::BeginModel(const ModelContent& content) {
   if (identity_.Begin(content)) begun_model_ = content;
 }
 
-std::string WorkerRegistry::CheckingDetail() const {
+std::string WorkerRegistry::MeasuringDetail() const {
+  int measuring = 0;
+  std::string name;
+  double share = 1;
+  bool measured_here = false;
   for (const auto& [id, worker] : workers_) {
-    if (!worker.registered || worker.same_model) continue;
+    if (!worker.registered || !worker.measuring) continue;
+    ++measuring;
+    name = worker.info.name();
+    if (worker.heartbeat.awaits_measurement()) continue;
+    measured_here = true;
+    share = std::min(share, worker.heartbeat.measured_share());
+  }
+  if (measuring == 0) return "";
+  const std::string percent =
+      measured_here ? absl::StrCat(" (", static_cast<int>(100 * share), " %)")
+                    : "";
+  return measuring == 1
+             ? absl::StrCat("; worker '", name, "' measures its machine",
+                            percent)
+             : absl::StrCat("; ", measuring, " workers measure their machines",
+                            percent);
+}
+
+std::string WorkerRegistry::CheckingDetail() const {
+  if (std::string text = MeasuringDetail(); !text.empty()) return text;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.registered) continue;
+    if (worker.drained) {
+      return absl::StrCat("; worker '", worker.info.name(), "' is drained");
+    }
+    if (worker.same_model) continue;
     if (worker.info.fetches_model()) {
       if (identity_.has_own()) {
         return "; the coordinator is checking its weights";
@@ -499,13 +585,31 @@ std::vector<MachineProfile> WorkerRegistry::Profiles(
   return profiles;
 }
 
+std::vector<MachineProfile> WorkerRegistry::PlanningProfiles(
+    const std::vector<WorkerId>& workers) const {
+  std::vector<MachineProfile> all;
+  std::map<WorkerId, size_t> place;
+  for (const auto& [id, worker] : workers_) {
+    if (!worker.profile || !worker.known() || worker.withdrawn()) continue;
+    place[id] = all.size();
+    all.push_back(*worker.profile);
+  }
+  SeparateMachines(&all);
+  std::vector<MachineProfile> profiles;
+  for (WorkerId id : workers) {
+    const auto it = place.find(id);
+    profiles.push_back(it == place.end() ? *at(id).profile : all[it->second]);
+  }
+  return profiles;
+}
+
 // -- Tests of links.
 
 void WorkerRegistry::TestLinks() {
   if (!options_.test_links) return;
   std::vector<WorkerId> all;
   for (const auto& [id, worker] : workers_) {
-    if (worker.registered && worker.same_model) all.push_back(id);
+    if (worker.known() && !worker.withdrawn()) all.push_back(id);
   }
   for (const LinkTests::Question& question :
        link_tests_.Ask(all, options_.clock->Monotonic())) {

@@ -34,9 +34,12 @@ struct AttachedWorker {
   ModelContent content;     // of its copy of the model, as far as known
   bool same_model = false;  // its copy is the one that counts; else it waits
   std::vector<std::string> addresses;  // of its link's host, if that is a name
+  bool measuring = false;  // its profile is to come; until then it waits
   std::optional<MachineProfile> profile;
   absl::Duration silent;  // time since its last message; see PassTime
   v1::Heartbeat heartbeat;
+  bool drained = false;  // an operator has plans do without it
+  bool leaving = false;  // it is being stopped
   bool newcomer = true;  // no plan has lost a worker since it came
   std::string failure;   // why no plan can use it, or ""
   std::set<v1::LinkTransport> failed_links;  // since a worker last came
@@ -45,6 +48,10 @@ struct AttachedWorker {
   absl::Duration links_due;
   int links_owed = 0;  // answers that are due, one for each request
 
+  // Whether plans may know of it.
+  bool known() const { return registered && same_model && !measuring; }
+  // Whether plans are to do without it.
+  bool withdrawn() const { return drained || leaving; }
   // The hashed share of its model's files.
   double hashed_share() const;
 };
@@ -63,6 +70,8 @@ class WorkerRegistry {
   void Open(WorkerId id, std::shared_ptr<WorkerStream> stream, PeerPlace place);
   void Register(WorkerId id, const v1::Register& info);
   void OnModelContent(WorkerId id, const v1::ModelContent& said);
+  // Takes the profile of a worker that measured its machine.
+  void OnMeasured(WorkerId id, const v1::Measured& measured);
   void OnLinksMeasured(WorkerId id, const v1::LinksMeasured& measured);
 
   // A name to be looked up (ResolveHost). OnResolved takes the answer, until
@@ -90,6 +99,7 @@ class WorkerRegistry {
   AttachedWorker& at(WorkerId id) { return workers_.at(id); }
   const AttachedWorker& at(WorkerId id) const { return workers_.at(id); }
   const std::string& name(WorkerId id) const { return at(id).info.name(); }
+  // Without those that measure, or are to go.
   int32_t num_registered() const;
   // Whether these are all here still.
   bool AllRegistered(const std::vector<WorkerId>& ids) const;
@@ -116,9 +126,18 @@ class WorkerRegistry {
   // Whether the links between these workers are known, or will not be: requests
   // measurements of the missing ones.
   bool KnowsLinks(const std::vector<WorkerId>& workers);
-  // REQUIRES: all have profiles.
+  // As the workers registered. REQUIRES: all have profiles.
   std::vector<MachineProfile> Profiles(
       const std::vector<WorkerId>& workers) const;
+  // The same for plans: after SeparateMachines for all that plans may use.
+  std::vector<MachineProfile> PlanningProfiles(
+      const std::vector<WorkerId>& workers) const;
+
+  // Has plans do without the worker of that name, if there is one, or use it
+  // again.
+  void Drain(const std::string& name, bool drained);
+  // Takes a worker's Leave.
+  void OnLeave(WorkerId id);
 
   // -- Tests of links (ClusterOptions::test_links).
 
@@ -169,7 +188,8 @@ class WorkerRegistry {
   // Called when a plan lost a worker: no present worker is a newcomer any more.
   void EndNewcomers();
 
-  // "; worker 'w2' is checking its weights: 43 %", or "" if none is.
+  // "; worker 'w2' is checking its weights: 43 %", or another reason why a
+  // worker that is here can't be planned for; "" if there is none.
   std::string CheckingDetail() const;
   // The last event of a worker that is gone, for people.
   std::string LastAbsent() const { return absent_.newest(); }
@@ -198,6 +218,11 @@ class WorkerRegistry {
   // Lets workers that fetch the model take part once it is known which one
   // counts, and has those register anew for which that has changed.
   void CompareFetchers();
+  static absl::Status CheckProfile(const std::string& name,
+                                   const std::string& profile_json);
+  static void TakeProfile(AttachedWorker* worker);
+  // "; 2 workers measure their machines (47 %)"; "" if none does.
+  std::string MeasuringDetail() const;
   // Called when plans may use a worker's copy.
   void Join(AttachedWorker& worker);
   // Removes the worker at once.

@@ -43,6 +43,7 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
   for (const char* reason : {"link", "load", "lost", "stall", "step"}) {
     PlanFailures(reason)->Add(0);
   }
+  for (const char* how : {"left", "lost"}) Gone(how)->Add(0);
   steps_ = registry->GetCounter("sluice_steps_total", "Steps completed.");
   prompt_tokens_ = registry->GetCounter(
       "sluice_prompt_tokens_total",
@@ -75,6 +76,14 @@ Counter* DispatchMetrics::PlanFailures(const std::string& reason) {
       "broke (link), a stage could not be loaded (load), a worker was lost "
       "(lost) or stood still (stall), or a step failed (step).",
       {{"reason", reason}});
+}
+
+Counter* DispatchMetrics::Gone(const char* how) {
+  return registry_->GetCounter(
+      "sluice_workers_gone_total",
+      "Workers that are attached no longer: stopped on purpose (left) or not "
+      "(lost).",
+      {{"how", how}});
 }
 
 void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
@@ -167,20 +176,30 @@ void DispatchMetrics::SetPipelines(const v1::ClusterState& state) {
 
 void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
                                  absl::Duration now) {
+  std::set<std::string> left;
+  for (const v1::AbsentWorker& absent : state.absent()) {
+    if (absent.kind() == v1::AbsentWorker::KIND_LEFT) {
+      left.insert(absent.name());
+    }
+  }
   for (const v1::WorkerInfo& worker : state.workers()) {
-    seen_[worker.name()] = now;
+    seen_[worker.name()] = {now, true};
     Up(worker.name())->Set(1);
     HeartbeatAge(worker.name())->Set(worker.seconds_since_heartbeat());
   }
   for (auto it = seen_.begin(); it != seen_.end();) {
-    const auto& [name, seen] = *it;
-    if (seen == now) {
+    auto& [name, seen] = *it;
+    if (seen.at == now) {
       ++it;
       continue;
     }
     const MetricLabels labels = {{"worker", name}};
     registry_->Remove("sluice_worker_heartbeat_age_seconds", labels);
-    if (now - seen < kRememberGone) {
+    const bool on_purpose = left.contains(name);
+    if (std::exchange(seen.up, false)) {
+      Gone(on_purpose ? "left" : "lost")->Increment();
+    }
+    if (!on_purpose && now - seen.at < kRememberGone) {
       Up(name)->Set(0);
       ++it;
     } else {
@@ -192,7 +211,7 @@ void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
   while (seen_.size() > static_cast<size_t>(state.workers_size()) + kMaxGone) {
     const auto oldest = std::min_element(
         seen_.begin(), seen_.end(),
-        [](const auto& a, const auto& b) { return a.second < b.second; });
+        [](const auto& a, const auto& b) { return a.second.at < b.second.at; });
     registry_->Remove("sluice_worker_up", {{"worker", oldest->first}});
     seen_.erase(oldest);
   }
@@ -201,7 +220,8 @@ void DispatchMetrics::SetWorkers(const v1::ClusterState& state,
 Gauge* DispatchMetrics::Up(const std::string& worker) {
   return registry_->GetGauge(
       "sluice_worker_up",
-      "1 for a worker that is attached, 0 for one that was within an hour.",
+      "1 for a worker that is attached, 0 for one that was lost within an "
+      "hour.",
       {{"worker", worker}});
 }
 

@@ -30,6 +30,7 @@ class DispatchMetrics {
   Gauge* Up(const std::string& worker);
   Gauge* HeartbeatAge(const std::string& worker);
   Counter* PlanFailures(const std::string& reason);
+  Counter* Gone(const char* how);
 
   MetricsRegistry* const registry_;
   std::map<std::string, int64_t> plan_failures_;  // counted so far
@@ -46,9 +47,13 @@ class DispatchMetrics {
   Histogram* step_seconds_;
   Histogram* queue_seconds_;
   Histogram* latency_seconds_;
-  std::map<std::string, absl::Duration> seen_;  // workers, and when last seen
-  std::map<int32_t, int64_t> pipelines_;        // shown, with their tokens
-  std::set<MetricLabels> planned_;              // series of the present plan
+  struct Seen {
+    absl::Duration at;  // when it was last attached
+    bool up = true;
+  };
+  std::map<std::string, Seen> seen_;      // workers that have series
+  std::map<int32_t, int64_t> pipelines_;  // shown, with their tokens
+  std::set<MetricLabels> planned_;        // series of the present plan
 };
 
 }  // namespace sluice

@@ -87,6 +87,9 @@ void Dispatcher::Run() {
   while (std::optional<DispatchEvents> events =
              inbox_.Wait(options_.tick_interval)) {
     for (WorkerEvent& event : events->workers) OnWorker(std::move(event));
+    for (const auto& [worker, drained] : events->drains) {
+      membership_.Drain(worker, drained);
+    }
     if (events->fetched) OnFetched(*std::move(events->fetched));
     for (JobId job : events->cancelled) OnCancel(job);
     if (events->reordered) {

@@ -75,6 +75,10 @@ class Dispatcher {
   // Gives requests that are not begun back to the queue, and takes those that
   // are to go first now. Never waits.
   void Reorder() { inbox_.Reorder(); }
+  // Has plans do without the worker of that name, or use it again. Never waits.
+  void Drain(const std::string& worker, bool drained) {
+    inbox_.Drain(worker, drained);
+  }
   // Gives the tokens known so far to the queue, to be stored. Returns when the
   // queue has them.
   void KeepTokens();

@@ -50,6 +50,13 @@ void Inbox::KeepTokens() {
   WakeLocked();
 }
 
+void Inbox::Drain(const std::string& worker, bool drained) {
+  MutexLock lock(&mu_);
+  if (closed_) return;
+  events_.drains.emplace_back(worker, drained);
+  WakeLocked();
+}
+
 void Inbox::PutFetched(absl::StatusOr<std::vector<Request>> requests) {
   MutexLock lock(&mu_);
   events_.fetched = std::move(requests);

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +27,8 @@ struct DispatchEvents {
   bool keep_tokens = false;  // what is known is to be stored now
   bool reordered = false;    // what is not begun is to be given back
   bool new_work = false;     // there may be requests to fetch
+  // Workers by name; whether plans are to do without them.
+  std::vector<std::pair<std::string, bool>> drains;
   std::vector<std::shared_ptr<PlanAnswer>> planned;  // answers to searches
 };
 
@@ -40,6 +44,7 @@ class Inbox : public WorkerEventSink {
   void Cancel(JobId job);
   void Reorder();
   void KeepTokens();
+  void Drain(const std::string& worker, bool drained);
   void PutFetched(absl::StatusOr<std::vector<Request>> requests);
   void PutPlanned(std::shared_ptr<PlanAnswer> answer);
   // Wakes the dispatcher without telling it anything.

@@ -275,11 +275,6 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
     SLUICE_ASSIGN_OR_RETURN(job, store_->PublishJob(id, totals, NowMicros()));
     live_.CountUpload(-1);
     live_.Add(job);
-    {
-      MutexLock report_lock(&mu_);
-      plan_stored_ = plan_stored_ && plan_.empty();
-    }
-    StoreReports().IgnoreError();  // results wait for it, not jobs
   }
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
@@ -378,6 +373,7 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
     // A job that was cancelled meanwhile gives nothing more.
     if (!live_.Advance(cursor->job, next, count, drained)) continue;
     if (drained) resumed_.erase(cursor->job);
+    if (cursor->next_index == 0) OnBegun();
     for (StoredRequest& row : *rows) {
       Request request;
       absl::Status fits = Restore(*cursor, std::move(row), &request);
@@ -389,6 +385,15 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
     }
   }
   return taken;
+}
+
+// A job that begins runs by the plan that there is.
+void JobManager::OnBegun() {
+  {
+    MutexLock lock(&mu_);
+    plan_stored_ = plan_stored_ && plan_.empty();
+  }
+  writer_->Wake();
 }
 
 void JobManager::GiveBack(std::vector<Request> requests) {
@@ -449,7 +454,8 @@ absl::Status JobManager::StoreReports() {
     if (!std::exchange(plan_stored_, true)) plan = plan_;
   }
   if (plan) {
-    absl::StatusOr<std::vector<JobRecord>> jobs = store_->SetPlan(*plan);
+    absl::StatusOr<std::vector<JobRecord>> jobs =
+        store_->SetPlan(*plan, live_.Begun());
     if (!jobs.ok()) {
       LogWarning("the plan could not be stored: ", jobs.status().ToString());
     } else {

@@ -198,8 +198,9 @@ class JobManager : public RequestQueue, private ResultSink {
   std::unique_ptr<Upload> Repeat(JobRecord job);
   absl::StatusOr<v1::Job> Publish(JobId job, const JobTotals& totals);
   void Abandon(JobId job);
-  // Stores pending reports: the model, and the plan with the jobs in progress.
-  // A plan that can't be stored is given up.
+  void OnBegun();
+  // Stores pending reports: the model, and the plan with the jobs that have
+  // begun. A plan that can't be stored is given up.
   absl::Status StoreReports() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   // Stores tokens that were taken; what can't be stored waits for the next
   // time.
@@ -240,7 +241,7 @@ class JobManager : public RequestQueue, private ResultSink {
 
   mutable Mutex mu_;  // held only briefly
   Listener listener_ ABSL_GUARDED_BY(mu_);
-  std::string plan_ ABSL_GUARDED_BY(mu_);  // for jobs that begin
+  std::string plan_ ABSL_GUARDED_BY(mu_);  // the last one reported
   bool plan_stored_ ABSL_GUARDED_BY(mu_) = true;
   // The model of coming results until it is stored, which is before them.
   std::optional<ModelContent> model_ ABSL_GUARDED_BY(mu_);

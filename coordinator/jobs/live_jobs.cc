@@ -564,6 +564,17 @@ std::vector<JobId> LiveJobs::WaitForChanges(absl::Duration timeout) {
   }
 }
 
+std::set<JobId> LiveJobs::Begun() const {
+  MutexLock lock(&mu_);
+  std::set<JobId> begun;
+  for (const auto& [id, live] : live_) {
+    if (live.record.state == v1::JOB_STATE_IN_PROGRESS && Begun(live)) {
+      begun.insert(id);
+    }
+  }
+  return begun;
+}
+
 bool LiveJobs::AnyBegun() const {
   MutexLock lock(&mu_);
   return std::any_of(live_.begin(), live_.end(), [](const auto& entry) {

@@ -51,6 +51,8 @@ class LiveJobs {
   v1::Job Describe(const JobRecord& stored) const;
   std::optional<v1::Job> Find(JobId job) const;
 
+  // The jobs in progress of which requests were handed out.
+  std::set<JobId> Begun() const;
   // Whether requests of an unfinished job were handed out or have answers, and
   // more are to come.
   bool AnyBegun() const;

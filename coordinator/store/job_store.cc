@@ -22,6 +22,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/host/logging.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
@@ -179,7 +182,8 @@ absl::Status JobStore::Initialize() {
   SLUICE_RETURN_IF_ERROR(
       reader_->Exec("PRAGMA cache_size=-8192; PRAGMA query_only=ON;"
                     "PRAGMA trusted_schema=OFF;"));
-  SLUICE_RETURN_IF_ERROR(PrepareStatements());
+  SLUICE_RETURN_IF_ERROR(PrepareWriter());
+  SLUICE_RETURN_IF_ERROR(PrepareReader());
   SLUICE_ASSIGN_OR_RETURN(progress_, ProgressLog::Create(writer_.get()));
   WriteAccepted();
   reserve_.Fill();
@@ -187,55 +191,66 @@ absl::Status JobStore::Initialize() {
   return SyncDirectory(path_.parent_path());
 }
 
-absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  struct Entry {
-    SqliteDb* db;
-    SqliteStatement* statement;
-    const char* sql;
-  };
-  SqliteDb* const w = writer_.get();
-  SqliteDb* const r = reader_.get();
-  const Entry entries[] = {
-      {w, &write_.create_job,
+namespace {
+
+struct StatementText {
+  SqliteStatement* statement;
+  const char* sql;
+};
+
+absl::Status Prepare(SqliteDb& db, absl::Span<const StatementText> texts) {
+  for (const StatementText& text : texts) {
+    SLUICE_ASSIGN_OR_RETURN(*text.statement, db.Prepare(text.sql));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status JobStore::PrepareWriter() {
+  static_assert(v1::JOB_STATE_COMPLETED == 4 && v1::JOB_STATE_CANCELLING == 6 &&
+                v1::JOB_STATE_CANCELLED == 7);
+  const StatementText texts[] = {
+      {&write_.create_job,
        "INSERT INTO jobs(request_id, model, spec, state, created_us, tenant, "
        "priority) VALUES(?1, ?2, ?3, 1, ?4, ?5, ?6)"},
-      {w, &write_.publish_job,
+      {&write_.publish_job,
        "UPDATE jobs SET total = ?2, failed = ?3, started_us = ?4,"
        " wanted_prompt_tokens = ?5, wanted_max_tokens = ?6, by_default = ?7,"
        " state = CASE WHEN ?2 = ?3 THEN 4 ELSE 2 END,"
        " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END,"
        " content = ?8 "
        "WHERE id = ?1 AND state = 1"},
-      {w, &write_.count_accepted, "UPDATE accepted SET jobs = jobs + 1"},
-      {w, &write_.job,
-       "SELECT " SLUICE_JOB_COLUMNS
-       " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
-      {w, &write_.cancel_job,
+      {&write_.count_accepted, "UPDATE accepted SET jobs = jobs + 1"},
+      {&write_.job, "SELECT " SLUICE_JOB_COLUMNS
+                    " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
+      {&write_.cancel_job,
        "UPDATE jobs SET state = 6 WHERE id = ?1 AND state = 2"},
-      {w, &write_.set_paused,
+      {&write_.set_paused,
        "UPDATE jobs SET paused = ?2 WHERE id = ?1 AND state = 2"},
-      {w, &write_.set_priority,
+      {&write_.set_priority,
        "UPDATE jobs SET priority = ?2 WHERE id = ?1 AND state = 2"},
-      {w, &write_.delete_job,
+      {&write_.delete_job,
        "UPDATE jobs SET state = 100, request_id = NULL "
        "WHERE id = ?1 AND state != 100"},
-      {w, &write_.delete_unpublished,
+      {&write_.delete_unpublished,
        "UPDATE jobs SET state = 100, request_id = NULL WHERE state = 1"},
-      {w, &write_.find_deleted,
-       "SELECT id FROM jobs WHERE state = 100 LIMIT 1"},
-      {w, &write_.forget_job, "DELETE FROM jobs WHERE id = ?1"},
-      {w, &write_.set_plan, "UPDATE jobs SET plan = ?1 WHERE state = 2"},
-      {w, &write_.running_jobs,
+      {&write_.find_deleted, "SELECT id FROM jobs WHERE state = 100 LIMIT 1"},
+      {&write_.forget_job, "DELETE FROM jobs WHERE id = ?1"},
+      {&write_.set_plan,
+       "UPDATE jobs SET plan = ?1 WHERE state = 2 AND "
+       "id IN (SELECT value FROM json_each(?2))"},
+      {&write_.running_jobs,
        "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE state = 2 ORDER BY id"},
-      {w, &write_.add_request,
+      {&write_.add_request,
        "INSERT INTO requests(job, idx, custom_id, prompt, params, sum) "
        "VALUES(?1, ?2, ?3, ?4, ?5, ?6)"},
-      {w, &write_.remove_request,
+      {&write_.remove_request,
        "DELETE FROM requests WHERE job = ?1 AND idx = ?2"},
-      {w, &write_.add_result,
+      {&write_.add_result,
        "INSERT INTO results(job, idx, is_error, line, sum) "
        "VALUES(?1, ?2, ?3, ?4, ?5)"},
-      {w, &write_.count_results,
+      {&write_.count_results,
        "UPDATE jobs SET completed = completed + ?2, failed = failed + ?3,"
        " cancelled = cancelled + ?4, prompt_tokens = prompt_tokens + ?5,"
        " generation_tokens = generation_tokens + ?6, replays = replays + ?7,"
@@ -249,44 +264,44 @@ absl::Status JobStore::PrepareStatements() ABSL_NO_THREAD_SAFETY_ANALYSIS {
        "  CASE state WHEN 2 THEN 4 WHEN 6 THEN 7 ELSE state END"
        "  ELSE state END "
        "WHERE id = ?1"},
-      {w, &write_.purge_requests,
+      {&write_.purge_requests,
        "DELETE FROM requests WHERE job = ?1 AND idx IN (SELECT idx FROM "
        "requests WHERE job = ?1 LIMIT ?2)"},
-      {w, &write_.purge_results,
+      {&write_.purge_results,
        "DELETE FROM results WHERE job = ?1 AND idx IN (SELECT idx FROM "
        "results WHERE job = ?1 LIMIT ?2)"},
-      {r, &read_.job,
-       "SELECT " SLUICE_JOB_COLUMNS
-       " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
-      {r, &read_.job_by_request_id,
+  };
+  return Prepare(*writer_, texts);
+}
+
+absl::Status JobStore::PrepareReader() {
+  const StatementText texts[] = {
+      {&read_.job, "SELECT " SLUICE_JOB_COLUMNS
+                   " FROM jobs WHERE id = ?1 AND " SLUICE_VISIBLE},
+      {&read_.job_by_request_id,
        "SELECT " SLUICE_JOB_COLUMNS
        " FROM jobs WHERE request_id = ?1 AND " SLUICE_VISIBLE},
-      {r, &read_.list_jobs,
+      {&read_.list_jobs,
        "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE id < ?1 "
        "AND " SLUICE_VISIBLE " ORDER BY id DESC LIMIT ?2"},
-      {r, &read_.list_tenants_jobs,
+      {&read_.list_tenants_jobs,
        "SELECT " SLUICE_JOB_COLUMNS " FROM jobs WHERE id < ?1 "
        "AND tenant = ?3 AND " SLUICE_VISIBLE " ORDER BY id DESC LIMIT ?2"},
-      {r, &read_.unfinished_jobs,
+      {&read_.unfinished_jobs,
        "SELECT " SLUICE_JOB_COLUMNS
        " FROM jobs WHERE state IN (2, 3, 6) ORDER BY id"},
-      {r, &read_.count_jobs, "SELECT count(*) FROM jobs WHERE state = ?1"},
-      {r, &read_.requests,
+      {&read_.count_jobs, "SELECT count(*) FROM jobs WHERE state = ?1"},
+      {&read_.requests,
        "SELECT idx, custom_id, prompt, params, sum FROM requests "
        "WHERE job = ?1 AND idx >= ?2 ORDER BY idx LIMIT ?3"},
-      {r, &read_.results,
+      {&read_.results,
        "SELECT idx, is_error, line, sum FROM results "
        "WHERE job = ?1 AND idx >= ?2 ORDER BY idx"},
-      {r, &read_.errors,
+      {&read_.errors,
        "SELECT idx, is_error, line, sum FROM results INDEXED BY failed_results "
        "WHERE job = ?1 AND idx >= ?2 AND is_error = 1 ORDER BY idx LIMIT ?3"},
   };
-  static_assert(v1::JOB_STATE_COMPLETED == 4 && v1::JOB_STATE_CANCELLING == 6 &&
-                v1::JOB_STATE_CANCELLED == 7);
-  for (const Entry& entry : entries) {
-    SLUICE_ASSIGN_OR_RETURN(*entry.statement, entry.db->Prepare(entry.sql));
-  }
-  return absl::OkStatus();
+  return Prepare(*reader_, texts);
 }
 
 absl::Status JobStore::CommitTimed(SqliteTransaction& transaction) {
@@ -456,9 +471,17 @@ absl::StatusOr<JobRecord> JobStore::SetPriority(JobId job, int64_t priority) {
 }
 
 absl::StatusOr<std::vector<JobRecord>> JobStore::SetPlan(
-    absl::string_view plan) {
+    absl::string_view plan, const std::set<JobId>& jobs) {
+  const std::string ids =
+      absl::StrCat("[",
+                   absl::StrJoin(jobs, ",",
+                                 [](std::string* out, JobId job) {
+                                   absl::StrAppend(out, job.value());
+                                 }),
+                   "]");
   MutexLock lock(&write_mu_);
   write_.set_plan.BindText(1, plan);
+  write_.set_plan.BindText(2, ids);
   SLUICE_RETURN_IF_ERROR(RunAlone(write_.set_plan));
   return ReadJobs(write_.running_jobs);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -77,8 +78,10 @@ class JobStore {
   absl::StatusOr<JobRecord> SetPaused(JobId job, bool paused);
   // Does the same with its priority.
   absl::StatusOr<JobRecord> SetPriority(JobId job, int64_t priority);
-  // Stores the plan with all jobs that are IN_PROGRESS, and returns these.
-  absl::StatusOr<std::vector<JobRecord>> SetPlan(absl::string_view plan);
+  // Stores the plan with those of the jobs that are IN_PROGRESS. Returns all
+  // that are.
+  absl::StatusOr<std::vector<JobRecord>> SetPlan(absl::string_view plan,
+                                                 const std::set<JobId>& jobs);
   // Hides the job at once and forever; PurgeSome reclaims its space. For jobs
   // that have ended and for uploads that broke off.
   absl::Status MarkDeleted(JobId job);
@@ -129,7 +132,8 @@ class JobStore {
   JobStore(const std::filesystem::path& path, Histogram* commit_seconds);
 
   absl::Status Initialize();
-  absl::Status PrepareStatements();
+  absl::Status PrepareWriter() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mu_);
+  absl::Status PrepareReader() ABSL_EXCLUSIVE_LOCKS_REQUIRED(read_mu_);
   absl::Status CommitTimed(SqliteTransaction& transaction);
   // Runs one that gets the number of a job and, if there is one, a value, on
   // any disk.

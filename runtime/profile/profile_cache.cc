@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <span>
 #include <system_error>
@@ -17,6 +18,7 @@
 #include "common/status_macros.h"
 #include "common/version.h"
 #include "runtime/memory/checksum.h"
+#include "runtime/memory/cpu_topology.h"
 #include "runtime/profile/machine_facts.h"
 
 namespace sluice {
@@ -24,6 +26,10 @@ namespace {
 
 // The interval of polling while another process measures.
 constexpr absl::Duration kLockPoll = absl::Milliseconds(50);
+constexpr int kReadPolls = 10;
+// A disturbed measurement counts for so long, so that a worker that is started
+// again and again on a busy machine does not measure each time.
+constexpr std::chrono::hours kDisturbedKept{1};
 
 // Locks a directory for one process at a time, if the file system supports it.
 class DirLock {
@@ -31,12 +37,15 @@ class DirLock {
   ~DirLock() {
     if (fd_ >= 0) close(fd_);
   }
-  absl::Status Take(const std::string& dir,
+  absl::Status Take(const std::string& dir, const ProfileProgress& progress,
                     const std::atomic<bool>* cancelled) {
     fd_ = open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 &&
-           (errno == EWOULDBLOCK || errno == EINTR)) {
+    for (int polls = 0; fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 &&
+                        (errno == EWOULDBLOCK || errno == EINTR);
+         ++polls) {
       SLUICE_RETURN_IF_ERROR(CheckNotCancelled(cancelled));
+      // One that only reads has the lock for a moment.
+      if (polls == kReadPolls && progress) progress(kAwaitsMeasurement, 0);
       absl::SleepFor(kLockPoll);
     }
     return absl::OkStatus();
@@ -62,6 +71,13 @@ absl::StatusOr<MachineProfile> Find(const std::string& path,
     return InvalidArgument(path, ": it is of another machine");
   }
   SLUICE_RETURN_IF_ERROR(Annotate(SetCapacities(machine, &profile), path));
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(path, error);
+  if (profile.disturbed &&
+      (error || std::filesystem::file_time_type::clock::now() - written >
+                    kDisturbedKept)) {
+    return FailedPrecondition(path, ": other work disturbed the measurement");
+  }
   return profile;
 }
 
@@ -81,6 +97,7 @@ absl::Status SetCapacities(const MachineShare& machine,
         DeviceName(machine.device));
   }
   profile->machine = MachineId();
+  profile->cores = UsableCoreCount(UsableCores());
   profile->threads = machine.threads;
   profile->host_memory_bytes = machine.host_memory_bytes;
   profile->device_memory_bytes = machine.device_memory_bytes;
@@ -103,7 +120,7 @@ absl::StatusOr<MachineProfile> CachedProfile(
     // A directory that cannot be made shows when the profile is written.
     std::error_code ignored;
     std::filesystem::create_directories(options.cache_dir, ignored);
-    SLUICE_RETURN_IF_ERROR(lock.Take(options.cache_dir, cancelled));
+    SLUICE_RETURN_IF_ERROR(lock.Take(options.cache_dir, progress, cancelled));
     path = CacheFile(options.cache_dir, fingerprint);
     absl::StatusOr<MachineProfile> found =
         Find(path, fingerprint, options.machine);

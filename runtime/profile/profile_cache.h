@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+// What the progress is told while another process measures.
+inline constexpr char kAwaitsMeasurement[] = "another process measures";
+
 struct ProfileCacheOptions {
   ProfilerOptions machine;
   // The directory of measured profiles; made if it does not exist. "": none.
@@ -26,7 +29,8 @@ std::string ProfileCacheDir(const std::string& disk_dir);
 
 // Returns this machine's profile with these options: the earlier measurement,
 // if nothing that it depends on has changed since (see Fingerprint), else a new
-// one, which is kept. Its capacities are those of the options.
+// one, which is kept: for an hour if other work disturbed it. Its capacities
+// are those of the options.
 //
 // If several processes call this at the same time, one measures, and the others
 // wait for its result. An unreadable file is logged and measured again; one

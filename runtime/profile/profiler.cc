@@ -66,6 +66,10 @@ int32_t DeviceRows(double seconds) {
       std::clamp(kDeviceRows * seconds, kMinDeviceRows, kDeviceRows));
 }
 
+// The load before, per hardware thread, that disturbs measuring: more than what
+// measuring for another worker just before leaves behind.
+constexpr double kDisturbing = 0.5;
+
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
 constexpr WeightFormat kWeightFormats[] = {
     WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4};
@@ -110,6 +114,8 @@ class Profiler {
     SLUICE_RETURN_IF_ERROR(Attention());
     SLUICE_RETURN_IF_ERROR(Rest());
     SLUICE_RETURN_IF_ERROR(Ranks());
+    profile_.disturbed =
+        hurried_ || facts.load > kDisturbing * facts.hardware_threads;
     if (hurried_) {
       profile_.remarks.push_back(absl::StrFormat(
           "measuring took %.0f s instead of %.0f, so parts of it were cut "

@@ -26,6 +26,8 @@ MachineProfile Anonymous(MachineProfile m) {
   m.fingerprint.clear();
   m.device.clear();
   m.remarks.clear();
+  m.disturbed = false;
+  m.cores = 0;
   return m;
 }
 

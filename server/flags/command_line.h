@@ -22,6 +22,9 @@ constexpr int kCoordinatorPort = 7070;
 constexpr int kCoordinatorMetricsPort = 7071;
 constexpr int kLinkPort = 7072;  // a worker's, for other workers
 constexpr int kWorkerMetricsPort = 7073;
+// Of the first worker of `sluice-worker --all`, whose other ports are from 7072
+// on, as many as there are workers.
+constexpr int kAllMetricsPort = 7173;
 
 // The group of the flags that matter first, which help shows first.
 constexpr char kMainGroup[] = "Main";

@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -104,6 +105,28 @@ def test_a_worker_takes_a_file():
         capture_output=True, text=True, timeout=60)
     assert done.returncode == 2, done
     assert "--profile" in done.stderr and "host_memory: no such key" in done.stderr
+
+
+def test_workers_that_measure_are_visible():
+    with harness.Cluster(LLAMA, workers=2, started=False) as cluster:
+        cluster.start_coordinator()
+        # Nothing of this test is in the cache, so that one measures, and the other one waits for it.
+        cache = os.path.join(cluster.directory, "cache")
+        for name in ("a", "b"):
+            cluster.workers[name] = harness.Process(cluster.directory, name, [
+                "env", f"XDG_CACHE_HOME={cache}", os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA,
+                "--coordinator", f"127.0.0.1:{cluster.port}", "--name", name, "--threads", "1",
+                "--host-memory", "256MiB", "--port", "0", "--metrics-port", "0"])
+
+        def state():
+            return json.loads(cluster.sluice("cluster", "--json").stdout)
+        harness.wait_for(lambda: re.search(r"2 workers measure their machines \(\d+ %\)", state()["state"]),
+                         "the workers to be seen measuring")
+        assert {w["state"] for w in state()["workers"]} == {"measuring"}, state()
+        harness.wait_for(lambda: any("waiting while another process measures" in w.log()
+                                     for w in cluster.workers.values()), "one to say that it waits")
+        harness.wait_for(lambda: any("another process measures" in w["detail"] for w in state()["workers"]),
+                         "the cluster to say so")
 
 
 def test_a_worker_can_be_stopped_while_it_measures():

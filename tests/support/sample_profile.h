@@ -38,6 +38,7 @@ inline MachineProfile SampleProfile() {
   p.host_memory_bytes = (uint64_t{64} << 30) + 1;
   p.disk_bytes = uint64_t{1} << 40;
   p.threads = 2;
+  p.cores = 2;
   p.ranks = 2;
   p.exchange = {2.5e10, 1.5e-5};
   p.part_of = "host-1";

@@ -162,15 +162,10 @@ MachineLayout ReadMachineLayout(bool gpus) {
 }
 
 absl::StatusOr<std::vector<MachinePart>> DivideMachine(
-    const MachineLayout& machine, const PartsOptions& asked) {
+    const MachineLayout& machine, const PartsOptions& options) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<Share> shares,
-                          Divide(machine, asked));
+                          Divide(machine, options));
   const int count = static_cast<int>(shares.size());
-  PartsOptions options = asked;
-  if (options.any_metrics_ports && options.port > 0 &&
-      std::abs(options.port - options.metrics_port) < count) {
-    options.metrics_port = options.port + count;
-  }
   SLUICE_RETURN_IF_ERROR(CheckPorts(options, count));
   if (options.tensor_parallel != "1" && options.tensor_parallel != "auto" &&
       !shares[0].device.empty() && absl::StartsWith(shares[0].device, "cuda")) {

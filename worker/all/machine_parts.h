@@ -35,9 +35,6 @@ struct PartsOptions {
   // Of the first part; the others' follow. 0: any free ones.
   int port = 0;
   int metrics_port = 0;
-  // Nobody asked for these metrics ports: where they meet the others, they come
-  // after them.
-  bool any_metrics_ports = false;
 };
 
 // One worker's part of a machine.

@@ -30,10 +30,10 @@ class GroupSearch {
   // Whether the planner groups these workers; else rules do (DecideGroups).
   bool Groups(const std::vector<WorkerId>& workers) const;
   // Whether the groups of these workers are still to be searched for. That
-  // there are none better than the present ones says nothing once those are
-  // gone.
-  bool Wanted(const std::vector<WorkerId>& workers, bool any_present) const {
-    return !search_ && (!any_present || workers != searched_);
+  // there are none better than the present ones says nothing once none of
+  // those does work any more.
+  bool Wanted(const std::vector<WorkerId>& workers, bool none_works) const {
+    return !search_ && (none_works || workers != searched_);
   }
   // Begins a search, for groups that replace `present` unless that is empty, if
   // so many requests wait that it is worth loading layers for so long.

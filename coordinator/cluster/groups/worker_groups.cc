@@ -58,6 +58,7 @@ GroupDecision GroupAnew(const GroupView& view) {
     decision.detail = "planning";
   } else if (view.searched) {
     decision.action = GroupDecision::Action::kSearch;
+    decision.none_works = true;
   } else {
     decision.action = GroupDecision::Action::kGroup;
     // Those that plans do without are dealt out only if they are needed.

@@ -58,6 +58,8 @@ struct GroupDecision {
   std::string detail;
   std::vector<Join> joins;
   std::vector<std::vector<WorkerId>> groups;
+  // With kSearch: no pipeline does work, and these workers could.
+  bool none_works = false;
 };
 
 // Rules; those with (*) only where the planner does not say who forms

@@ -141,6 +141,9 @@ void LinkTests::Remove(WorkerId id) {
 
 void LinkTests::Found(WorkerId from, WorkerId to, const std::string& error,
                       absl::Duration now) {
+  for (const WorkerId id : {from, to}) {
+    if (!std::binary_search(workers_.begin(), workers_.end(), id)) return;
+  }
   Link& link = links_[{from, to}];
   Set({from, to}, &link, error, now);
   if (first_tests_ == 0) testing_since_.reset();

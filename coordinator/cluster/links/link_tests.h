@@ -48,7 +48,7 @@ class LinkTests {
                 const std::vector<std::string>& errors, absl::Duration now);
   // Forgets a worker that is gone.
   void Remove(WorkerId id);
-  // Takes what a plan found out about a link.
+  // Takes what a plan found out about a link between two of the last Ask.
   void Found(WorkerId from, WorkerId to, const std::string& error,
              absl::Duration now);
   // Has all links between these workers tested again before they are used.

@@ -430,10 +430,12 @@ std::string JobToText(const v1::Job& job) {
     absl::StrAppend(&text, "\n  replays    ", job.replays(),
                     " sequences started again after a failure or a new plan");
   }
-  if (!job.plan().empty()) {
-    if (const std::string plan = PlanLine(job.plan()); !plan.empty()) {
-      absl::StrAppend(&text, "\n  plan       ", plan);
-    }
+  if (const std::string plan = job.plan().empty() ? "" : PlanLine(job.plan());
+      !plan.empty()) {
+    absl::StrAppend(&text, "\n  plan       ", plan);
+  } else if (job.state() == v1::JOB_STATE_IN_PROGRESS &&
+             job.processed_tokens() == 0) {
+    absl::StrAppend(&text, "\n  plan       not planned yet");
   }
   absl::StrAppend(&text, "\n  created    ", TimeText(job.created_at()));
   if (job.has_finished_at()) {

@@ -197,10 +197,11 @@ Layout LayoutOf(const PlanRequest& request, Plan plan) {
   return layout;
 }
 
-// Workers of one machine share its cores, which a user who copied a profile may
-// not expect.
+// Workers of one machine may share its cores, which a user who copied a profile
+// may not expect.
 void NoteSharedMachines(const std::vector<std::string>& paths,
-                        const std::vector<MachineProfile>& machines) {
+                        std::vector<MachineProfile> machines) {
+  SeparateMachines(&machines);
   std::map<std::string, std::vector<std::string>> files;  // by machine
   for (size_t i = 0; i < machines.size(); ++i) {
     if (!machines[i].machine.empty()) {
@@ -414,6 +415,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
                        : WeightFormat::kInt4);
   }
   SLUICE_ASSIGN_OR_RETURN(request.machines, ReadMachines(flags, coordinator));
+  SeparateMachines(&request.machines);
   return c;
 }
 

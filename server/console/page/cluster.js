@@ -243,7 +243,7 @@ export function showCluster(state, drain) {
   keyed(root.blocks, blocks, (b) => b.pipeline?.pipeline ?? "none", () => pipelineBlock(drain));
 }
 
-const ABSENT = {KIND_REFUSED: "refused", KIND_LOST: "lost", KIND_LEFT_OUT: "left out"};
+const ABSENT = {KIND_REFUSED: "refused", KIND_LOST: "lost", KIND_LEFT_OUT: "left out", KIND_LEFT: "left"};
 
 function troubleRow() {
   const what = el("strong");

@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tests/support/sample_profile.h"
 
@@ -286,6 +287,38 @@ TEST(MachineProfileTest, RanksHaveTheirShareOfTheRates) {
   // The most, where nobody says how many.
   EXPECT_EQ(p.WithRanks(0)->ranks, 4);
   EXPECT_EQ(p.WithRanks(3).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+std::vector<std::string> Separated(std::vector<MachineProfile> workers) {
+  SeparateMachines(&workers);
+  std::vector<std::string> machines;
+  for (const MachineProfile& worker : workers) {
+    machines.push_back(worker.machine);
+  }
+  return machines;
+}
+
+TEST(SeparateMachinesTest, WorkersWhoseThreadsHaveCoresShareNothing) {
+  std::vector<MachineProfile> workers(3);
+  workers[0].machine = workers[2].machine = "box";
+  workers[1].machine = "other";
+  for (MachineProfile& worker : workers) worker.cores = 2;
+  EXPECT_EQ(
+      Separated(workers),
+      (std::vector<std::string>{"box, worker 0", "other", "box, worker 2"}));
+  workers[2].threads = 2;  // three on two cores
+  const std::vector<std::string> shared = {"box", "other", "box"};
+  EXPECT_EQ(Separated(workers), shared);
+  workers[0].cores = workers[2].cores = 4;
+  EXPECT_NE(Separated(workers), shared);
+  workers[0].cores = 0;  // an old profile, or one by hand
+  EXPECT_EQ(Separated(workers), shared);
+}
+
+TEST(SeparateMachinesTest, WorkersOfNamelessMachinesAreNotCountedTogether) {
+  std::vector<MachineProfile> workers(2);
+  for (MachineProfile& worker : workers) worker.cores = 8;
+  EXPECT_EQ(Separated(workers), (std::vector<std::string>{"", ""}));
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ std::string WithText(absl::string_view from, absl::string_view to) {
 }
 
 TEST(ProfileJsonTest, ReadsBackWhatItWrote) {
-  const MachineProfile p = SampleProfile();
+  MachineProfile p = SampleProfile();
+  p.disturbed = true;
   const auto read = ProfileFromJson(ProfileToJson(p));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(*read, p);
@@ -96,7 +97,7 @@ TEST(ProfileJsonTest, IsWrittenForPeople) {
       testing::ElementsAre(
           "version", "name", "machine", "fingerprint", "device", "remarks",
           "device_memory_bytes", "host_memory_bytes", "disk_bytes", "threads",
-          "ranks", "exchange", "part_of", "host", "device_compute",
+          "cores", "ranks", "exchange", "part_of", "host", "device_compute",
           "host_to_device_bytes_per_second", "device_to_host_bytes_per_second",
           "disk", "links", "step_seconds"));
 }

@@ -107,6 +107,18 @@ TEST(StopSignalsDeathTest, AProgramThatDoesNotEndIsEndedAfterItsTime) {
   EXPECT_EXIT(run(true), testing::ExitedWithCode(0), "");
 }
 
+TEST(StopSignalsDeathTest, TheTimeOfAProgramThatWasAskedCanBeChanged) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals({.time = absl::Hours(1), .serves = true});
+        Send(SIGTERM);
+        signals.WaitFor(absl::InfiniteDuration());
+        signals.SetTime(absl::Milliseconds(1));
+        WaitForTheEnd();
+      },
+      testing::ExitedWithCode(0), "");
+}
+
 TEST(StopSignalsDeathTest, AHangupIsASignalUnlessItIsIgnored) {
   EXPECT_EXIT(
       {

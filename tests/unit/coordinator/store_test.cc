@@ -504,12 +504,19 @@ TEST_F(StoreTest, APlanIsRecordedWithJobsInProgress) {
   ASSERT_TRUE(store_->CreateJob(&runs).ok());
   ASSERT_TRUE(store_->AddRows(runs.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
   ASSERT_TRUE(store_->PublishJob(runs.id, {.lines = 1}, 7).ok());
-  const auto changed = store_->SetPlan(R"({"version":1})");
+  JobRecord waits;
+  ASSERT_TRUE(store_->CreateJob(&waits).ok());
+  ASSERT_TRUE(store_->AddRows(waits.id, {{0, "", {1, 2}, "{}"}}, {}).ok());
+  ASSERT_TRUE(store_->PublishJob(waits.id, {.lines = 1}, 7).ok());
+  const auto changed = store_->SetPlan(R"({"version":1})", {ended.id, runs.id});
   ASSERT_TRUE(changed.ok()) << changed.status();
-  ASSERT_EQ(changed->size(), 1u);
+  ASSERT_EQ(changed->size(), 2u);
   EXPECT_EQ((*changed)[0].id, runs.id);
   EXPECT_EQ(store_->GetJob(runs.id)->plan, R"({"version":1})");
   EXPECT_EQ(store_->GetJob(ended.id)->plan, "");
+  EXPECT_EQ(store_->GetJob(waits.id)->plan, "");
+  EXPECT_TRUE(store_->SetPlan(R"({"version":2})", {}).ok());
+  EXPECT_EQ(store_->GetJob(runs.id)->plan, R"({"version":1})");
 }
 
 TEST_F(StoreTest, ADirectoryInItsPlace) {

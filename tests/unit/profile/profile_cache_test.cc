@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -117,6 +118,26 @@ TEST_F(ProfileCacheTest, WhatCannotBeReadIsMeasuredAgain) {
     EXPECT_EQ(Get().name, "measurement " + std::to_string(times));
     EXPECT_EQ(File(), file);
   }
+}
+
+TEST_F(ProfileCacheTest, ADisturbedMeasurementIsNotKeptForGood) {
+  const auto measure = options_.measure;
+  options_.measure = [&](const auto&... arguments) {
+    absl::StatusOr<MachineProfile> profile = measure(arguments...);
+    profile->disturbed = measured_ == 1;
+    return profile;
+  };
+  const auto back = [&](std::chrono::minutes time) {
+    std::filesystem::last_write_time(
+        File(), std::filesystem::file_time_type::clock::now() - time);
+  };
+  EXPECT_TRUE(Get().disturbed);
+  back(std::chrono::minutes(50));
+  EXPECT_EQ(Get().name, "measurement 1");
+  back(std::chrono::minutes(70));
+  EXPECT_EQ(Get().name, "measurement 2");
+  back(std::chrono::minutes(70));  // a good one stays
+  EXPECT_EQ(Get().name, "measurement 2");
 }
 
 TEST_F(ProfileCacheTest, DoesWithoutAPlaceToKeepIt) {

@@ -82,6 +82,9 @@ class FlakyClient : public JobClient {
   absl::StatusOr<v1::ClusterState> GetClusterState() override {
     return v1::ClusterState();
   }
+  absl::Status DrainWorker(const std::string&, bool) override {
+    return absl::OkStatus();
+  }
   void Stop() override {}
 };
 

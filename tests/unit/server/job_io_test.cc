@@ -166,5 +166,16 @@ TEST(JobTextTest, SaysWhatTheDefaultOfMaxTokensDoes) {
                                     HasSubstr("\"answers_cut_by_default\":2")));
 }
 
+TEST(JobTextTest, SaysThatAJobHasNoPlanYetAndWhyItsRequestsBeganAnew) {
+  v1::Job job;
+  job.set_state(v1::JOB_STATE_IN_PROGRESS);
+  EXPECT_THAT(JobToText(job), HasSubstr("\n  plan       not planned yet"));
+  job.set_processed_tokens(5);  // by the workers' own choice
+  EXPECT_THAT(JobToText(job), Not(HasSubstr("plan  ")));
+  job.set_replays(3);
+  EXPECT_THAT(JobToText(job), HasSubstr("3 sequences started again after a "
+                                        "failure or a new plan"));
+}
+
 }  // namespace
 }  // namespace sluice

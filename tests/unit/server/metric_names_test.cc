@@ -173,6 +173,27 @@ TEST(MetricNamesTest, AWorkerThatIsGoneIsDownAndItsPlanIsGone) {
   EXPECT_EQ(all.Value("sluice_worker_up{worker=a}"), 1);
 }
 
+TEST(MetricNamesTest, AWorkerThatWasStoppedIsNotDown) {
+  Catalogue all;
+  DispatchMetrics dispatch(&all);
+  v1::ClusterState state = TwoWorkers();
+  dispatch.Set(state, 0, 0, absl::Seconds(10));
+  EXPECT_EQ(all.Value("sluice_workers_gone_total{how=left}"), 0);
+  state.mutable_workers()->RemoveLast();
+  v1::AbsentWorker* absent = state.add_absent();
+  absent->set_name("b");
+  absent->set_kind(v1::AbsentWorker::KIND_LEFT);
+  for (int s : {11, 12}) dispatch.Set(state, 0, 0, absl::Seconds(s));
+  EXPECT_EQ(all.Value("sluice_worker_up{worker=b}"), -1);
+  EXPECT_EQ(all.Value("sluice_worker_heartbeat_age_seconds{worker=b}"), -1);
+  EXPECT_EQ(all.Value("sluice_workers_gone_total{how=left}"), 1);
+  state.mutable_workers()->RemoveLast();
+  for (int s : {13, 14}) dispatch.Set(state, 0, 0, absl::Seconds(s));
+  EXPECT_EQ(all.Value("sluice_worker_up{worker=a}"), 0);
+  EXPECT_EQ(all.Value("sluice_workers_gone_total{how=lost}"), 1);
+  EXPECT_EQ(all.Value("sluice_workers_gone_total{how=left}"), 1);
+}
+
 TEST(MetricNamesTest, NamesOfGoneWorkersDoNotPileUp) {
   Catalogue all;
   DispatchMetrics dispatch(&all);

@@ -127,6 +127,15 @@ TEST_F(LinkTestsTest, WhatAPlanFindsOutCounts) {
   EXPECT_THAT(Outcasts(), ElementsAre(2));
 }
 
+TEST_F(LinkTestsTest, WorkersThatAreNotTestedDoNotCount) {
+  Round(Ids(3), {});
+  Round(Ids(2), {});  // the last one is to go, and its plan still runs
+  tests_.Found(WorkerId(2), WorkerId(3), "no route", now_);
+  tests_.Remove(WorkerId(3));
+  EXPECT_FALSE(tests_.any_broken());
+  EXPECT_THAT(Outcasts(), IsEmpty());
+}
+
 TEST_F(LinkTestsTest, ManyTestTheirNeighbours) {
   size_t asked = 0;
   for (const auto& question : tests_.Ask(Ids(100), now_)) {

@@ -246,6 +246,42 @@ TEST_F(MembershipLayoutTest, WorkersAreGroupedAsThePlannerSays) {
   EXPECT_EQ(second.machines[0].name, "b");
 }
 
+TEST_F(MembershipLayoutTest, PipelinesThatShareAMachineArePlannedForAPartOfIt) {
+  const double whole =
+      SampleProfile()
+          .host.Products(DType::kBFloat16, WeightFormat::kFull)
+          ->flops_by_rows.Best();
+  const auto rate = [](const PlanTask& task) {
+    return task.machines[0]
+        .host.Products(DType::kBFloat16, WeightFormat::kFull)
+        ->flops_by_rows.Best();
+  };
+  AttachProfiled(2);
+  const PlanTask groups = Task();
+  EXPECT_DOUBLE_EQ(rate(groups), whole);
+  AnswerGroups(groups.ticket, {{0}, {1}});
+  EXPECT_DOUBLE_EQ(rate(Task()), whole / 2);
+  EXPECT_DOUBLE_EQ(rate(Task()), whole / 2);
+}
+
+TEST_F(MembershipLayoutTest, WorkersSideBySideOnAMachineDoNotShareIt) {
+  for (int64_t id : {1, 2}) {
+    v1::WorkerMessage message = Profiled(absl::StrCat("w", id));
+    MachineProfile profile =
+        *ProfileFromJson(message.register_().profile_json());
+    profile.threads = 1;
+    message.mutable_register_()->set_profile_json(ProfileToJson(profile));
+    streams_[id] = Attach(id, message);
+  }
+  Settle();
+  const PlanTask groups = Task();
+  ASSERT_EQ(groups.machines.size(), 2u);
+  EXPECT_NE(groups.machines[0].machine, groups.machines[1].machine);
+  AnswerGroups(groups.ticket, {{0}, {1}});
+  const PlanTask task = Task();
+  EXPECT_EQ(task.machines[0].host, groups.machines[0].host);
+}
+
 TEST_F(MembershipLayoutTest, ANewcomerChangesOnlyWhatThePlannerSays) {
   AttachProfiled(1);
   AnswerGroups(Task().ticket, {{0}});

@@ -1,4 +1,4 @@
-// Tests of Pace, StageHeldAt, LinkBlame, LeftOut and Losses.
+// Tests of Pace, StageHeldAt, LinkBlame, LeftOut, Losses and RateDifferences.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include "coordinator/cluster/links/link_facts.h"
 #include "coordinator/cluster/stall.h"
 #include "coordinator/cluster/worker_facts.h"
+#include "tests/support/sample_profile.h"
 
 namespace sluice {
 namespace {
@@ -220,6 +221,9 @@ TEST(AbsentWorkersTest, NewestFirstBoundedAndForgotten) {
   EXPECT_EQ(state.absent(0).kind(), v1::AbsentWorker::KIND_LOST);
   EXPECT_EQ(state.absent(0).seconds_ago(), 6);
   EXPECT_EQ(state.absent(1).reason(), "same name");
+  absent.Left("s", "the worker was stopped", 9 * kSecond);
+  EXPECT_EQ(absent.newest(), "worker 's' was stopped");
+  absent.Present("s");
   absent.Present("l");
   EXPECT_EQ(absent.newest(), "worker 'r' was refused: same name");
   for (int i = 0; i < 1000; ++i) {
@@ -227,10 +231,24 @@ TEST(AbsentWorkersTest, NewestFirstBoundedAndForgotten) {
   }
   state.Clear();
   absent.Describe(10 * kSecond, &state);
-  EXPECT_EQ(state.absent_size(), 32);
+  EXPECT_EQ(state.absent_size(), 128);
   state.Clear();
   absent.Describe(absl::Hours(2), &state);
   EXPECT_EQ(state.absent_size(), 0);
+}
+
+TEST(RateDifferencesTest, NamesWhatDiffersOnly) {
+  MachineProfile before = SampleProfile();
+  before.disk = {};
+  MachineProfile now = before;
+  ScaleResource(Resource::kDeviceCompute, 0.5, &now);
+  EXPECT_EQ(RateDifferences(before, now).find("disk"), std::string::npos);
+  EXPECT_EQ(RateDifferences(before, now).find("products at best "), 0u)
+      << RateDifferences(before, now);
+  before.disk.read_bytes_per_second = 3e9;
+  now = before;
+  ScaleResource(Resource::kDiskRead, 2.0 / 3, &now);
+  EXPECT_EQ(RateDifferences(before, now), "disk reads 2 GB/s, not 3");
 }
 
 TEST(ClipTextTest, DoesNotCutWithinACharacter) {

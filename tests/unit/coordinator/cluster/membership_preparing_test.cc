@@ -152,6 +152,36 @@ TEST_F(MembershipTestedTest, WhoeverCannotBeReachedIsLeftOutBeforeAnyPlan) {
   EXPECT_EQ(members().plan().phase(), Phase::kRunning);
 }
 
+TEST_F(MembershipTestedTest, WhoeverMeasuresOrIsDrainedIsNotTested) {
+  auto a = Attach(1, "a");
+  auto b = Attach(2, "b");
+  v1::WorkerMessage measures = Register("c");
+  measures.mutable_register_()->set_measuring(true);
+  auto c = Attach(3, measures);
+  Settle();
+  EXPECT_FALSE(c->sent.back().has_reach_links());
+  EXPECT_EQ(a->sent.back().reach_links().peers_size(), 1);
+  AnswerTests(1, *a, {});
+  AnswerTests(2, *b, {});
+  Settle();
+  EXPECT_EQ(members().plan().phase(), Phase::kLoading);
+  v1::WorkerMessage measured;
+  measured.mutable_measured();
+  members().OnMessage(WorkerId(3), measured);
+  members().Advance();
+  EXPECT_EQ(c->sent.back().reach_links().peers_size(), 2);
+  // It may be drained to be taken off the network.
+  members().Drain("c", true);
+  members().Advance();
+  AnswerTests(1, *a, {"c"});
+  AnswerTests(2, *b, {"c"});
+  AnswerTests(3, *c, {"a", "b"});
+  EXPECT_EQ(State(3), "WORKER_STATE_DRAINED");
+  v1::ClusterState state;
+  members().Describe(&state);
+  EXPECT_EQ(state.absent_size(), 0);
+}
+
 TEST_F(MembershipTestedTest, SaysWhoCannotReachWhomWhereTooFewAreLeft) {
   auto a = Attach(1, "a");
   auto b = Attach(2, "b");

@@ -1,5 +1,6 @@
-// Membership under virtual time, with workers that come, go, fail and can't be
-// reached: a job runs soon whenever enough workers are there.
+// Membership under virtual time, with workers that come, measure, go, fail, are
+// drained and can't be reached: a job runs soon whenever enough workers are
+// there.
 
 #include <gtest/gtest.h>
 
@@ -50,7 +51,9 @@ enum class Kind {
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : random_(seed) {
+  // `operated`: workers also measure, are drained, and leave in order.
+  explicit Simulation(uint64_t seed, bool operated = false)
+      : operated_(operated), random_(seed) {
     const int count = Pick(1, 12);
     constexpr int32_t kReplicas[] = {1, 2, 0};
     options_.replicas = kReplicas[Pick(0, 2)];
@@ -72,6 +75,7 @@ class Simulation {
       stalls_ = stalls_ || worker.kind >= Kind::kMute;
       worker.load = absl::Milliseconds(Pick(200, 4000));
       worker.profiled = Chance(profiled);
+      worker.measures = operated_ && Chance(0.5);
     }
     std::shuffle(workers_.begin(), workers_.end(), random_);
     // Links that work in one direction only.
@@ -106,12 +110,17 @@ class Simulation {
         at += absl::Milliseconds(Pick(300, 15'000));
         if (w->kind == Kind::kGood && at >= settled) break;
         const bool silent = Chance(0.3);
-        At(at, [this, w, silent] { Die(w, silent); });
+        if (operated_ && Chance(0.5)) {
+          At(at, [this, w] { Leave(w); });
+        } else {
+          At(at, [this, w, silent] { Die(w, silent); });
+        }
         at += absl::Milliseconds(Pick(50, 10'000));
         At(w->kind == Kind::kGood ? std::min(at, settled) : at,
-           [this, w] { Start(w); });
+           [this, w] { Return(w); });
       }
-      if (w->kind == Kind::kGood) At(settled, [this, w] { Start(w); });
+      if (operated_ && Chance(0.3)) DrainForAWhile(w, settled);
+      if (w->kind == Kind::kGood) At(settled, [this, w] { Return(w); });
     }
     At(job, [this] { SubmitJob(); });
     if (Chance(0.3)) {
@@ -179,9 +188,13 @@ class Simulation {
     Kind kind = Kind::kGood;
     absl::Duration load;
     bool profiled = false;
+    bool measures = false;  // at each start
     bool alive = false;
-    int64_t life = 0;  // goes up with each start
-    WorkerId id;       // of its attachment; 0: none
+    int64_t life = 0;           // goes up with each start
+    int64_t measured_life = 0;  // in which it has measured last
+    bool leaving = false;
+    bool drained = false;
+    WorkerId id;  // of its attachment; 0: none
     absl::Duration retry = absl::Milliseconds(500);
     v1::AssignStage stage;
     bool has_stage = false;
@@ -218,7 +231,69 @@ class Simulation {
     worker->id = WorkerId(0);
     worker->retry = absl::Milliseconds(500);
     worker->has_stage = false;
+    worker->leaving = worker->drained = false;
+    if (worker->measures) {
+      At(absl::Milliseconds(Pick(0, 3000)),
+         [this, worker, life = worker->life] {
+           if (worker->life == life) Measured(worker);
+         });
+    }
     Attach(worker);
+  }
+
+  void Measured(Worker* worker) {
+    if (!worker->alive) return;
+    worker->measured_life = worker->life;
+    v1::WorkerMessage message;
+    message.mutable_measured()->set_profile_json(ProfileText(*worker));
+    Say(worker, std::move(message));
+  }
+
+  static std::string ProfileText(const Worker& worker) {
+    if (!worker.profiled) return "";
+    MachineProfile profile = SampleProfile();
+    profile.device_memory_bytes = 0;
+    profile.device_compute = {};
+    return ProfileToJson(profile);
+  }
+
+  // Starts it anew if it is being stopped, too.
+  void Return(Worker* worker) {
+    if (worker->leaving) Die(worker, false);
+    Start(worker);
+  }
+
+  // It is told to stop.
+  void Leave(Worker* worker) {
+    if (!worker->alive || worker->leaving) return;
+    worker->leaving = true;
+    if (worker->id.value() == 0) {
+      Die(worker, false);
+      return;
+    }
+    At(absl::Seconds(25), [this, worker, life = worker->life] {
+      if (worker->life == life) Die(worker, false);
+    });
+    v1::WorkerMessage message;
+    message.mutable_leave();
+    Say(worker, std::move(message));
+  }
+
+  // A good worker is taken back when all is settled.
+  void DrainForAWhile(Worker* worker, absl::Duration settled) {
+    At(absl::Milliseconds(Pick(0, 20'000)), [this, worker, settled] {
+      if (worker->kind == Kind::kGood && now() >= settled) return;
+      SetDrained(worker, true);
+      if (worker->kind != Kind::kGood) return;
+      At(settled - now(), [this, worker] { SetDrained(worker, false); });
+    });
+  }
+
+  void SetDrained(Worker* worker, bool drained) {
+    // What the coordinator says arrives at once.
+    if (worker->id.value() != 0 || !drained) worker->drained = drained;
+    members_->Drain(worker->name, drained);
+    Pump();
   }
 
   void Attach(Worker* worker) {
@@ -237,12 +312,10 @@ class Simulation {
     file->set_name("config.json");
     file->set_bytes(1);
     file->set_hash("c");
-    if (worker->profiled) {
-      MachineProfile profile = SampleProfile();
-      profile.device_memory_bytes = 0;
-      profile.device_compute = {};
-      info->set_profile_json(ProfileToJson(profile));
-    }
+    info->set_drained(worker->drained);
+    info->set_measuring(worker->measures &&
+                        worker->measured_life != worker->life);
+    if (!info->measuring()) info->set_profile_json(ProfileText(*worker));
     Say(worker, std::move(message));
     Beat(worker, worker->id);
   }
@@ -294,6 +367,10 @@ class Simulation {
     if (!worker->alive || worker->id != id) return;
     worker->id = WorkerId(0);
     worker->has_stage = false;
+    if (worker->leaving) {
+      worker->alive = false;
+      return;
+    }
     At(worker->retry, [this, worker, life = worker->life] {
       if (worker->alive && worker->life == life && worker->id.value() == 0)
         Attach(worker);
@@ -567,16 +644,18 @@ class Simulation {
                       "\n");
     }
     for (const auto& worker : workers_) {
-      absl::StrAppend(&text, worker->name, " kind ",
-                      static_cast<int>(worker->kind),
-                      worker->alive ? "" : " dead",
-                      worker->profiled ? "" : " without a profile", "\n");
+      absl::StrAppend(
+          &text, worker->name, " kind ", static_cast<int>(worker->kind),
+          worker->alive ? "" : " dead", worker->leaving ? " leaving" : "",
+          worker->drained ? " drained" : "",
+          worker->profiled ? "" : " without a profile", "\n");
     }
     for (const auto& [from, to] : one_way_)
       absl::StrAppend(&text, from, " can't reach ", to, "\n");
     return text;
   }
 
+  const bool operated_;
   std::mt19937_64 random_;
   ManualClock clock_;
   const absl::Duration began_ = clock_.Monotonic();
@@ -596,8 +675,8 @@ class Simulation {
   absl::Duration took_;
 };
 
-void ExpectRuns(uint64_t seed) {
-  Simulation simulation(seed);
+void ExpectRuns(uint64_t seed, bool operated = false) {
+  Simulation simulation(seed, operated);
   EXPECT_EQ(simulation.Run(), "") << "seed " << seed;
 }
 
@@ -625,11 +704,22 @@ TEST(MembershipSimulationTest, GroupsAreSearchedForAgainOnceThePresentAreGone) {
   ExpectRuns(2910);
 }
 
+// These failed once: the only pipeline had lost one of those that it needs, and
+// the planner was not asked again for workers that it had grouped before.
+TEST(MembershipSimulationTest, APipelineBelowItsLeastIsMadeAnew) {
+  for (const uint64_t seed : {1330, 4992}) ExpectRuns(seed, /*operated=*/true);
+}
+
+// This failed once: a plan with a worker that was being stopped was loaded to
+// its end before the next one began.
+TEST(MembershipSimulationTest, APlanThatLoadsIsEndedForOneThatIsToGo) {
+  ExpectRuns(3452, /*operated=*/true);
+}
+
 // SLUICE_SIMULATIONS=FROM:COUNT runs others, SLUICE_SIMULATIONS=SEED one with
 // its log.
-TEST(MembershipSimulationTest, AJobRunsSoonWhenEnoughWorkersAreThere) {
+void ExpectAllRun(uint64_t count, bool operated) {
   uint64_t from = 1;
-  uint64_t count = 1500;
   if (const char* said = std::getenv("SLUICE_SIMULATIONS")) {
     from = std::strtoull(said, nullptr, 10);
     const char* colon = std::strchr(said, ':');
@@ -638,16 +728,25 @@ TEST(MembershipSimulationTest, AJobRunsSoonWhenEnoughWorkersAreThere) {
   if (count > 1) SetLogLevel("error");
   absl::Duration longest[2];
   for (uint64_t seed = from; seed < from + count; ++seed) {
-    Simulation simulation(seed);
+    Simulation simulation(seed, operated);
     const std::string wrong = simulation.Run();
     EXPECT_EQ(wrong, "") << "seed " << seed;
     longest[simulation.stalls()] =
         std::max(longest[simulation.stalls()], simulation.took());
   }
-  RecordProperty("longest", absl::FormatDuration(longest[0]));
-  RecordProperty("longest_with_stalls", absl::FormatDuration(longest[1]));
+  testing::Test::RecordProperty("longest", absl::FormatDuration(longest[0]));
+  testing::Test::RecordProperty("longest_with_stalls",
+                                absl::FormatDuration(longest[1]));
   std::cout << count << " schedules; the longest wait " << longest[0] << ", "
             << longest[1] << " where workers stall" << std::endl;
+}
+
+TEST(MembershipSimulationTest, AJobRunsSoonWhenEnoughWorkersAreThere) {
+  ExpectAllRun(1500, /*operated=*/false);
+}
+
+TEST(MembershipSimulationTest, TheSameWhereWorkersMeasureAreDrainedAndLeave) {
+  ExpectAllRun(500, /*operated=*/true);
 }
 
 }  // namespace

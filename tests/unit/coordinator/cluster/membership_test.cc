@@ -117,7 +117,7 @@ TEST_F(MembershipTest, AProfileIsBounded) {
   const auto a = Attach(1, message);
   EXPECT_FALSE(a->accepted);
   EXPECT_THAT(std::string(a->broken.message()),
-              HasSubstr("a profile of 262145 bytes; the most is 262144"));
+              HasSubstr("has a profile of 262145 bytes; the most is 262144"));
   // A worker with an unreadable profile takes part without one.
   message.mutable_register_()->set_profile_json(
       std::string(kMaxProfileBytes, 'x'));

@@ -75,6 +75,26 @@ TEST(DecidePlanTest, KeepsAPlanThatUsesEverybody) {
   EXPECT_EQ(DecidePlan(view).action, Action::kKeep);
 }
 
+TEST(DecidePlanTest, APlanEndsForOneWithoutAWorkerThatIsToGo) {
+  ClusterView view = View({"a", "b"});  // without the third, which is to go
+  view.plan_stages = 3;
+  view.min_workers = 2;
+  EXPECT_EQ(DecidePlan(view).action, Action::kKeep);
+  view.plan_withdrawn = true;
+  EXPECT_EQ(DecidePlan(view).action, Action::kPlan);
+  EXPECT_EQ(DecidePlan(view).stages, (Stages{Stage(1, 0, 2), Stage(2, 2, 4)}));
+  view.since_change = absl::ZeroDuration();  // others may be to go, too
+  EXPECT_EQ(DecidePlan(view).action, Action::kKeep);
+  view.since_change = view.settle_time;
+  // It ends, too, if the others can't be linked.
+  view.broken = [](WorkerId, WorkerId) { return true; };
+  EXPECT_EQ(DecidePlan(view).action, Action::kWait);
+  EXPECT_TRUE(DecidePlan(view).unlinked);
+  view.broken = nullptr;
+  view.min_workers = 3;
+  EXPECT_EQ(DecidePlan(view).action, Action::kWait);
+}
+
 TEST(DecidePlanTest, GivesWorkersTheLayersThatTheyHold) {
   ClusterView view = View({"a", "b", "c"});
   view.num_layers = 6;

@@ -98,6 +98,25 @@ TEST_F(JobManagerTest, RequestsKnowWhenTheirJobWasAcceptedAlsoAfterARestart) {
   EXPECT_EQ(requests->at(1).accepted, accepted);
 }
 
+TEST_F(JobManagerTest, AJobHasNoPlanBeforeItBegins) {
+  const auto first = Submit(Prompts(1));
+  ASSERT_TRUE(first.ok());
+  ASSERT_EQ(manager->TakeRequests(1)->size(), 1u);
+  manager->ReportPlan("former");
+  const auto has = [](const std::string& plan) {
+    return [plan](const v1::Job& job) { return job.plan() == plan; };
+  };
+  WaitFor(first->id(), has("former"));
+  const auto second = Submit(Prompts(2));
+  ASSERT_TRUE(second.ok());
+  EXPECT_EQ(second->plan(), "");
+  manager->ReportPlan("other");
+  WaitFor(first->id(), has("other"));
+  EXPECT_EQ(Get(second->id()).plan(), "");
+  ASSERT_EQ(manager->TakeRequests(1)->size(), 1u);
+  WaitFor(second->id(), has("other"));  // it runs by this one
+}
+
 TEST_F(JobManagerTest, UploadsUnderWayAreCounted) {
   EXPECT_EQ(metrics.Value("sluice_jobs{state=validating}"), 0);
   auto upload = manager->BeginUpload({});
