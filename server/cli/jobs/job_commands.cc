@@ -175,7 +175,7 @@ void SubmitFlags::AddTo(CLI::App* cmd) {
   cmd->add_option("--errors", errors,
                   "with --output: write error lines here instead of there")
       ->needs(output_flag);
-  cmd->add_flag("-q,--quiet", quiet, "no progress, no hints");
+  cmd->add_flag("-q,--quiet", quiet, "no progress");
   cmd->add_flag("--json", json, "one JSON object on stdout");
 }
 
