@@ -103,6 +103,7 @@ TEST_F(MembershipDrainTest, APlanThatLoadsIsNotAwaited) {
   ASSERT_EQ(members().plan().phase(), Phase::kLoading);
   Leave(2);
   Settle();
+  for (int64_t id : {1, 3}) AnswerPreparation(id, *streams_[id]);
   EXPECT_GT(members().plan().epoch(), epoch);
   EXPECT_TRUE(absl::IsCancelled(streams_[2]->broken));
   EXPECT_EQ(members().plan().stages().size(), 2u);
