@@ -395,6 +395,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
       to->set_bytes(file.bytes);
       to->set_hash(file.hash);
     }
+    out->set_copies(state.content.copies);
     out->set_error(EscapeInvalidUtf8(state.error.message()));
   }
 

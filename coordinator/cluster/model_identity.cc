@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "proto/wire_limits.h"
+#include "runtime/model/checkpoint/shard_index.h"
 
 namespace sluice {
 namespace {
@@ -16,12 +17,13 @@ constexpr size_t kMaxNameBytes = 255;
 constexpr size_t kMaxHashBytes = 64;
 // All files' names and hashes fit into one message.
 static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) +
-                  kMaxProfileBytes + 12 * kMaxWorkerTextBytes <
+                  kMaxCopiesBytes + kMaxProfileBytes +
+                  12 * kMaxWorkerTextBytes <
               kMaxRequestBytes);
 
 // So does what a worker that fetches the model is told, with its config.json.
-static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) + (16 << 20) +
-                  1024 * kMaxWorkerTextBytes <
+static_assert(kMaxFiles * (kMaxNameBytes + kMaxHashBytes + 32) +
+                  kMaxCopiesBytes + (16 << 20) + 1024 * kMaxWorkerTextBytes <
               kMaxInstructionBytes);
 
 absl::Status Another(const ModelIdentity::Copy& copy, absl::string_view whose,
@@ -58,6 +60,11 @@ absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
     content.files.push_back(
         {absl::Utf8SafeCEscape(file.name()), file.bytes(), file.hash()});
   }
+  if (message.copies().size() > kMaxCopiesBytes) {
+    return absl::InvalidArgumentError(
+        "a model's list of copies of tensors is too long");
+  }
+  content.copies = message.copies();
   std::sort(content.files.begin(), content.files.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   return content;

@@ -447,6 +447,7 @@ void WorkerRegistry::TellModel(WorkerId id, v1::AssignStage* assign) const {
     to->set_bytes(file.bytes);
     to->set_hash(file.hash);
   }
+  model->mutable_content()->set_copies(worker.content.copies);
   model->set_coordinator(identity_.HasOwn(worker.content));
   // Each worker begins with those behind it, so that all are asked.
   auto it = workers_.upper_bound(id);

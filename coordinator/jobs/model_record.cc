@@ -9,6 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/content_hash.h"
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
@@ -20,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kFirstLine[] = "sluice model 1\n";
+constexpr char kCopies[] = "copies ";
 constexpr uintmax_t kMaxRecordBytes = uintmax_t{16} << 20;
 
 std::string EndLine(const std::string& text) {
@@ -33,6 +35,9 @@ absl::Status WriteModelRecord(const fs::path& path,
   std::string text = kFirstLine;
   for (const ModelContent::File& file : content.files) {
     absl::StrAppend(&text, file.bytes, " ", file.hash, " ", file.name, "\n");
+  }
+  if (!content.copies.empty()) {
+    absl::StrAppend(&text, kCopies, content.copies, "\n");
   }
   text += EndLine(text);
   SLUICE_RETURN_IF_ERROR(ReplaceFile(path, text));
@@ -60,6 +65,10 @@ absl::StatusOr<ModelContent> ReadModelRecord(const fs::path& path) {
   for (absl::string_view line :
        absl::StrSplit(absl::string_view(text).substr(begin, end - begin), '\n',
                       absl::SkipEmpty())) {
+    if (absl::ConsumePrefix(&line, kCopies)) {
+      content.copies = std::string(line);
+      continue;
+    }
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::MaxSplits(' ', 2));
     ModelContent::File file;

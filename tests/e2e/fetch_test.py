@@ -473,6 +473,56 @@ def test_images_on_disk_are_those_of_whole_files(directory):
         assert images(disk) == made
 
 
+def with_stale_copies(directory):
+    """A copy of LLAMA in which other shards have zeros for two tensors of each shard; its path."""
+    path = os.path.join(directory, "stale")
+    shutil.copytree(LLAMA, path)
+    with open(os.path.join(path, "model.safetensors.index.json")) as f:
+        home = json.load(f)["weight_map"]
+    copies = {}
+    shards = sorted(set(home.values()))
+    for shard in shards:
+        for tensor in sorted(t for t in home if home[t] == shard and "proj" in t)[:2]:
+            for other in set(shards) - {shard}:
+                copies.setdefault(other, []).append((shard, tensor))
+    for shard, tensors in copies.items():
+        with open(os.path.join(path, shard), "rb") as f:
+            [length] = struct.unpack("<Q", f.read(8))
+            header, data = json.loads(f.read(length)), f.read()
+        for origin, tensor in tensors:
+            with open(os.path.join(LLAMA, origin), "rb") as f:
+                [length] = struct.unpack("<Q", f.read(8))
+                entry = json.loads(f.read(length))[tensor]
+            begin, end = entry["data_offsets"]
+            header[tensor] = {**entry, "data_offsets": [len(data), len(data) + end - begin]}
+            data += bytes(end - begin)
+        text = json.dumps(header).encode()
+        os.chmod(os.path.join(path, shard), 0o644)
+        with open(os.path.join(path, shard), "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+def test_copies_that_the_index_does_not_name_do_not_count(directory):
+    lines = harness.mixed_requests(8)
+    expected = harness.answers(harness.run(LLAMA, lines, "--dtype", "float32")[1])
+    model = with_stale_copies(directory)
+    _, results = harness.run(model, lines, "--dtype", "float32")
+    assert harness.answers(results) == expected
+    # From the coordinator, and from a worker where the coordinator has no weights and no index.
+    for head in model, without_weights(model, directory):
+        with Cluster(head, workers=2) as cluster:
+            cluster.start_coordinator()
+            cluster.model = model
+            if head == model:
+                cluster.start_fetcher("other")
+            else:
+                cluster.start_worker("has-it")
+            fetcher = cluster.start_fetcher("fetcher")
+            assert cluster.answer(lines) == expected
+            assert fetched(fetcher) > 0
+
+
 def why_not(cluster):
     return harness.wait_for(
         lambda: [w["detail"] for w in states(cluster) if w["state"] == "failed"], "a failure")[0]

@@ -25,6 +25,7 @@ absl::StatusOr<std::shared_ptr<const AssignedModel>> ParseModel(
   for (const v1::ModelContent::File& file : proto.content().files()) {
     model->content.files.push_back({file.name(), file.bytes(), file.hash()});
   }
+  model->content.copies = proto.content().copies();
   model->coordinator = proto.coordinator();
   model->peers.assign(proto.peers().begin(), proto.peers().end());
   model->fetchers.assign(proto.fetchers().begin(), proto.fetchers().end());

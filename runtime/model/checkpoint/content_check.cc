@@ -193,6 +193,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> ContentCheck::Look() {
       SLUICE_ASSIGN_OR_RETURN(std::string stamp, FileStamp(file.path, file.fd));
       stamps.emplace_back(file.path, std::move(stamp));
     }
+    found.content.copies = source->Copies();
+    const std::string index = (model.path() / kShardIndexFile).string();
+    stamps.emplace_back(index, StampAt(index));
   }
   std::sort(found.content.files.begin(), found.content.files.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

@@ -60,6 +60,9 @@ std::string DifferenceOf(const ModelContent& mine, const ModelContent& other) {
       ++b;
     }
   }
+  if (mine.copies != other.copies) {
+    differ("model.safetensors.index.json names other files for some tensors");
+  }
   if (more > 0) {
     absl::StrAppend(&first, ", and ", more, more == 1 ? " other" : " others");
   }

@@ -7,7 +7,7 @@
 namespace sluice {
 
 // The content that decides a model copy's answers: config.json and its weight
-// files, in order of name.
+// files, in order of name, and which copies of tensors in them do not count.
 struct ModelContent {
   struct File {
     std::string name;
@@ -16,6 +16,7 @@ struct ModelContent {
     friend bool operator==(const File&, const File&) = default;
   };
   std::vector<File> files;
+  std::string copies;  // see CopiesText of shard_index.h
 
   // Whether all hashes are known (and there is a file).
   bool known() const;

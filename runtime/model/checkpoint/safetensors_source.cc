@@ -9,7 +9,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 
@@ -22,7 +21,6 @@
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 #include "runtime/model/checkpoint/whole_file.h"
-#include "runtime/model/json_file.h"
 
 namespace sluice {
 namespace {
@@ -31,11 +29,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr char kSingleFile[] = "model.safetensors";
-constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr char kTokenEmbedding[] = "embed_tokens.weight";
 constexpr char kHeadName[] = "lm_head.weight";
 constexpr size_t kChunkBytes = size_t{1} << 20;
-constexpr size_t kMaxShards = 10000;
 constexpr uint64_t kPointerBytes = 32;  // of a Git LFS pointer's beginning
 
 // Reads exactly `bytes` at `offset`.
@@ -144,13 +140,6 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-// Shard names come from the index: they must be plain names of files of the
-// same directory.
-bool IsPlainFileName(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.size() <= 255 &&
-         name.find_first_of(std::string("/\\\0", 3)) == std::string::npos;
-}
-
 }  // namespace
 
 SafetensorsSource::~SafetensorsSource() {
@@ -166,9 +155,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
   std::error_code ignored;
   if (std::filesystem::exists(model_dir / kSingleFile, ignored)) {
     SLUICE_RETURN_IF_ERROR(source->OpenFile(model_dir / kSingleFile, known));
-  } else if (std::filesystem::exists(model_dir / kIndexFile, ignored)) {
+    SLUICE_RETURN_IF_ERROR(source->ListTensors({}));
+  } else if (std::filesystem::exists(model_dir / kShardIndexFile, ignored)) {
     SLUICE_RETURN_IF_ERROR(
-        source->OpenShards(model_dir, model_dir / kIndexFile, known));
+        source->OpenShards(model_dir, model_dir / kShardIndexFile, known));
   } else {
     const bool pickled =
         std::filesystem::exists(model_dir / "pytorch_model.bin", ignored) ||
@@ -176,7 +166,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
                                 ignored);
     return NotFound(
         model_dir.string(), ": no weights: neither ", kSingleFile, " nor ",
-        kIndexFile,
+        kShardIndexFile,
         pickled ? " (pytorch_model.bin is not read: save the model with "
                   "safe_serialization=True)"
                 : "");
@@ -187,7 +177,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
 absl::StatusOr<std::unique_ptr<SafetensorsSource>>
 SafetensorsSource::OpenPieces(
     const std::filesystem::path& model_dir,
-    const std::map<std::string, std::shared_ptr<PieceReader>>& files) {
+    const std::map<std::string, std::shared_ptr<PieceReader>>& files,
+    absl::string_view copies) {
+  SLUICE_ASSIGN_OR_RETURN(const TensorsByFile ignored, ParseCopiesText(copies));
   std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
   source->dir_ = model_dir;
   for (const auto& [name, pieces] : files) {
@@ -203,6 +195,7 @@ SafetensorsSource::OpenPieces(
     }
     SLUICE_RETURN_IF_ERROR(source->ReadHeader());
   }
+  SLUICE_RETURN_IF_ERROR(source->ListTensors(ignored));
   return source;
 }
 
@@ -263,12 +256,26 @@ absl::Status SafetensorsSource::ReadHeader() {
       f.header,
       Annotate(ParseSafetensorsHeader(text, f.bytes - f.data_offset), f.path));
   f.header_digest = HeaderDigest(text, f.bytes);
-  for (const auto& [name, entry] : f.header) {
-    const auto [it, inserted] = tensors_.emplace(name, Location{&f, &entry});
-    if (!inserted) {
-      return InvalidArgument(f.path, ": ", name, " is also in ",
-                             it->second.file->path);
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsSource::ListTensors(const TensorsByFile& ignored) {
+  for (const auto& file : files_) {
+    const auto of_file = ignored.find(file->name);
+    for (const auto& [name, entry] : file->header) {
+      if (of_file != ignored.end() && of_file->second.contains(name)) continue;
+      const auto [it, inserted] =
+          tensors_.emplace(name, Location{file.get(), &entry});
+      if (!inserted) {
+        return InvalidArgument(file->path, ": ", name, " is also in ",
+                               it->second.file->path);
+      }
     }
+  }
+  copies_ = CopiesText(ignored);
+  if (copies_.size() > kMaxCopiesBytes) {
+    return InvalidArgument(dir_.string(), ": too many tensors are in several ",
+                           "files; remove the files that are not the model's");
   }
   return absl::OkStatus();
 }
@@ -338,38 +345,17 @@ absl::StatusOr<std::string> SafetensorsSource::ReadText(const File& file,
 absl::Status SafetensorsSource::OpenShards(
     const std::filesystem::path& model_dir,
     const std::filesystem::path& index_path, const KnownPieces& known) {
-  SLUICE_ASSIGN_OR_RETURN(const nlohmann::json index,
-                          ReadJsonObject(index_path));
-  const auto map = index.find("weight_map");
-  if (map == index.end() || !map->is_object() || map->empty()) {
-    return InvalidArgument(index_path.string(),
-                           ": weight_map must be an object with tensors");
-  }
-  std::set<std::string> shards;
-  for (const auto& [tensor, shard] : map->items()) {
-    if (!shard.is_string() || !IsPlainFileName(shard.get<std::string>())) {
-      return InvalidArgument(
-          index_path.string(), ": weight_map.", tensor,
-          " must be the name of a file in the same directory");
-    }
-    shards.insert(shard.get<std::string>());
-  }
-  if (shards.size() > kMaxShards) {
-    return InvalidArgument(index_path.string(), ": ", shards.size(),
-                           " shards, but at most ", kMaxShards,
-                           " are accepted");
-  }
-  for (const std::string& shard : shards) {
+  SLUICE_ASSIGN_OR_RETURN(ShardIndex index, ReadShardIndex(index_path));
+  for (const std::string& shard : index.shards) {
     SLUICE_RETURN_IF_ERROR(OpenFile(model_dir / shard, known));
   }
-  for (const auto& [tensor, shard] : map->items()) {
-    const auto it = tensors_.find(tensor);
-    if (it == tensors_.end() ||
-        it->second.file->name != shard.get<std::string>()) {
-      return InvalidArgument(index_path.string(), ": ", tensor, " is not in ",
-                             shard.get<std::string>());
-    }
+  TensorsByFile files;
+  for (const auto& file : files_) {
+    std::set<std::string>& names = files[file->name];
+    for (const auto& [name, entry] : file->header) names.insert(name);
   }
+  SLUICE_RETURN_IF_ERROR(ListTensors(CopiesThatDoNotCount(files, index)));
+  index_ = std::move(index.shard_of);
   return absl::OkStatus();
 }
 
@@ -398,9 +384,15 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
     location = FindName(kHeadName);
   }
   if (location.file == nullptr) {
+    const auto named = index_.find(ref.name);
     return NotFound(
-        files_.size() == 1 ? files_[0]->path : (dir_ / kIndexFile).string(),
-        ": no tensor ", ref.name);
+        named == index_.end() && files_.size() == 1
+            ? files_[0]->path
+            : (dir_ / kShardIndexFile).string(),
+        ": no tensor ", ref.name,
+        named == index_.end()
+            ? ""
+            : absl::StrCat(", though it is named there in ", named->second));
   }
   const SafetensorsEntry& entry = *location.entry;
   if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
@@ -470,6 +462,7 @@ absl::StatusOr<std::string> SafetensorsSource::ContentId(
     }
     id.AddField(hashed.hash);
   }
+  if (!copies_.empty()) id.AddField(copies_);
   return id.Hex();
 }
 
@@ -533,6 +526,7 @@ std::string SafetensorsSource::Fingerprint(absl::string_view config) const {
     digest.AddField(file->name);
     digest.AddField(file->header_digest);
   }
+  if (!copies_.empty()) digest.AddField(copies_);
   return digest.Hex();
 }
 

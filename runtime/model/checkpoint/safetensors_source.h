@@ -14,6 +14,7 @@
 #include "common/threads/mutex.h"
 #include "runtime/model/checkpoint/checked_pieces.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
+#include "runtime/model/checkpoint/shard_index.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 
 namespace sluice {
@@ -22,7 +23,8 @@ namespace sluice {
 using KnownPieces = std::map<std::string, PieceListPtr>;
 
 // Tensors of model.safetensors, or else of the shards that
-// model.safetensors.index.json names. F32, F16 and BF16 are read as float32.
+// model.safetensors.index.json names. F32, F16 and BF16 are read as float32. Of
+// a tensor that several shards hold, one counts (shard_index.h).
 //
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
@@ -43,10 +45,12 @@ class SafetensorsSource final : public TensorSource {
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Open(
       const std::filesystem::path& model_dir, const KnownPieces& known = {});
   // Opens files, by their names, of which only some pieces need be there: the
-  // headers' and those of the tensors that are read.
+  // headers' and those of the tensors that are read. `copies` is Copies() of
+  // the source whose files they are.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> OpenPieces(
       const std::filesystem::path& model_dir,
-      const std::map<std::string, std::shared_ptr<PieceReader>>& files);
+      const std::map<std::string, std::shared_ptr<PieceReader>>& files,
+      absl::string_view copies);
   ~SafetensorsSource() override;
 
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
@@ -78,8 +82,10 @@ class SafetensorsSource final : public TensorSource {
   absl::StatusOr<Extent> Locate(const TensorRef& ref) const;
   // Where the headers are, with their lengths, in order of name.
   std::vector<Extent> Headers() const;
+  // The CopiesText of the tensors that are in these files and do not count.
+  const std::string& Copies() const { return copies_; }
   // The hex SHA-256 over `config` and, per file in order of name, its name,
-  // header and size.
+  // header and size, and over Copies().
   std::string Fingerprint(absl::string_view config) const;
 
  private:
@@ -106,6 +112,8 @@ class SafetensorsSource final : public TensorSource {
                           const KnownPieces& known);
   // Reads the header of files_'s last file.
   absl::Status ReadHeader();
+  // Fills tensors_, once all headers are read.
+  absl::Status ListTensors(const TensorsByFile& ignored);
   // Reads the bytes of a header.
   absl::StatusOr<std::string> HeaderText(const File& file) const;
   // From now on, bytes of the file are those of the list.
@@ -125,6 +133,9 @@ class SafetensorsSource final : public TensorSource {
   std::filesystem::path dir_;
   std::vector<std::unique_ptr<File>> files_;
   absl::flat_hash_map<std::string, Location> tensors_;
+  std::string copies_;
+  std::map<std::string, std::string>
+      index_;  // shards, by tensor; if one is read
   mutable CheckedPieces checked_;
   mutable Mutex mu_;
   // By the file's number; null if its pieces are not known.

@@ -27,6 +27,7 @@
 #include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "common/text/bytes_text.h"
+#include "runtime/model/checkpoint/shard_index.h"
 
 namespace sluice {
 namespace {
@@ -56,6 +57,7 @@ std::string ModelKey(const ModelContent& content) {
   for (const ModelContent::File& file : content.files) {
     hash.Add(absl::StrCat(file.name, "\n", file.bytes, "\n", file.hash, "\n"));
   }
+  hash.Add(content.copies);
   return hash.Hex();
 }
 
@@ -128,7 +130,7 @@ absl::Status CheckFetchable(const ModelContent& content,
     }
   }
   if (!has_config) return absl::InvalidArgumentError("no config.json");
-  return absl::OkStatus();
+  return ParseCopiesText(content.copies).status();
 }
 
 // -- One model.
@@ -224,7 +226,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> CachedModel::OpenTensors(
     files[name] = Find(name);
     if (files[name] == nullptr) return Internal("no hashes of ", name);
   }
-  return SafetensorsSource::OpenPieces(path_, files);
+  return SafetensorsSource::OpenPieces(path_, files, content_.copies);
 }
 
 bool CachedModel::InPlace() const {

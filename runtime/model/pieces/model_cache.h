@@ -21,7 +21,7 @@ namespace sluice {
 
 // kInvalidArgument unless each name can be that of a file of a model's
 // directory, there are not too many, the sizes are possible, all hashes known,
-// and `config` is config.json's text.
+// the copies are a CopiesText, and `config` is config.json's text.
 absl::Status CheckFetchable(const ModelContent& content,
                             const std::string& config);
 

@@ -337,6 +337,24 @@ TEST_F(ContentCheckTest, AFileThatChangesIsHashedAnew) {
   EXPECT_TRUE(check->Verify().ok());
 }
 
+TEST_F(ContentCheckTest, AnIndexThatNamesAnotherCopyIsNoticed) {
+  WriteFile(
+      dir_.path() / "m-2.safetensors",
+      SafetensorsOf({{"t1", "F32", {1}, BytesOf(std::vector<float>{7})},
+                     {"t2", "F32", {1}, BytesOf(std::vector<float>{2})}}));
+  auto check = Start();
+  const ContentCheck::State before = Known(*check);
+  EXPECT_EQ(before.content.copies, R"({"m-2.safetensors":["t1"]})");
+  WriteFile(dir_.path() / "model.safetensors.index.json",
+            R"({"weight_map":{"t1":"m-2.safetensors","x":"m-1.safetensors"}})");
+  EXPECT_EQ(check->Verify().code(), absl::StatusCode::kUnavailable);
+  check->Refresh();
+  const ContentCheck::State after = Known(*check);
+  EXPECT_EQ(DifferenceOf(after.content, before.content),
+            "model.safetensors.index.json names other files for some tensors");
+  EXPECT_NE(after.fingerprint, before.fingerprint);
+}
+
 TEST_F(ContentCheckTest, AFileThatIsDistrustedIsHashedAnew) {
   auto check = Start();
   const ContentCheck::State before = Known(*check);

@@ -1,13 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <utility>
 
 #include "common/float16.h"
+#include "common/piece_list.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
+#include "runtime/model/checkpoint/whole_file.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {
@@ -356,16 +362,119 @@ TEST(Safetensors, Shards) {
       {R"({"weight_map": {"a": "/etc/passwd"}})", "weight_map.a"},
       {R"({"weight_map": {"a": "x\u0000.safetensors"}})", "weight_map.a"},
       {R"({"weight_map": {"a": "s9.safetensors"}})", "s9.safetensors"},
-      {R"({"weight_map": {"a": "s2.safetensors"}})", "a is not in"},
-      {R"({"weight_map": {"c": "s1.safetensors"}})", "c is not in"},
-      {R"({"weight_map": {"a": "s1.safetensors", "b": "s2.safetensors",
-           "c": "s3.safetensors"}})",
-       "b is also in"},
   };
   for (const auto& [index, says] : kBad) {
     const absl::Status status = OpenSharded(index);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << index;
     EXPECT_THAT(std::string(status.message()), HasSubstr(says)) << index;
+  }
+}
+
+// A directory of s1.safetensors to s3.safetensors: "a" is 1 in the first, "b" 2
+// in the second and 3 in the third, "model.c" 4 in the first, "c" 5 in the
+// third.
+class ShardsTest : public ::testing::Test {
+ protected:
+  ShardsTest() {
+    Write("s1", {{"a", 1}, {"model.c", 4}});
+    Write("s2", {{"b", 2}});
+    Write("s3", {{"b", 3}, {"c", 5}});
+  }
+  void Write(const std::string& name,
+             const std::vector<std::pair<std::string, float>>& tensors) {
+    std::vector<RawTensor> raw;
+    for (const auto& [tensor, value] : tensors) {
+      raw.push_back({tensor, "F32", {1}, BytesOf<float>({value})});
+    }
+    WriteFile(dir_.path() / (name + ".safetensors"), SafetensorsOf(raw));
+  }
+  std::unique_ptr<SafetensorsSource> Open(const std::string& map) {
+    WriteFile(dir_.path() / "model.safetensors.index.json",
+              "{\"weight_map\": {" + map + "}}");
+    auto source = SafetensorsSource::Open(dir_.path());
+    EXPECT_TRUE(source.ok()) << source.status();
+    return *std::move(source);
+  }
+  static float Read(const SafetensorsSource& source, const std::string& name) {
+    float out = 0;
+    const absl::Status status = source.ReadRows(Ref(name, {1}), 0, 1, &out);
+    EXPECT_TRUE(status.ok()) << status;
+    return out;
+  }
+  static std::string Id(const SafetensorsSource& source) {
+    return *source.ContentId("", [](uint64_t) { return absl::OkStatus(); });
+  }
+
+  TempDir dir_;
+};
+
+constexpr char kAll[] =
+    R"("a": "s1.safetensors", "model.c": "s1.safetensors", )";
+
+TEST_F(ShardsTest, OfTwoCopiesTheOneThatTheIndexNamesCounts) {
+  const std::string third = R"(, "z": "s3.safetensors")";
+  const auto second = Open(kAll + (R"("b": "s2.safetensors")" + third));
+  EXPECT_EQ(Read(*second, "b"), 2);
+  EXPECT_EQ(second->Copies(), R"({"s3.safetensors":["b","c"]})");
+  const auto other =
+      Open(kAll + (R"("b": "s3.safetensors", "z": "s2.safetensors")" + third));
+  EXPECT_EQ(Read(*other, "b"), 3);
+  // The files are the same, the weights are not.
+  EXPECT_NE(second->Fingerprint(""), other->Fingerprint(""));
+  EXPECT_NE(Id(*second), Id(*other));
+  // The index names none, or a file without it: the last one counts, as in
+  // transformers.
+  for (const char* map : {R"("y": "s2.safetensors")", R"("b": "s1.safetensors",
+      "y": "s2.safetensors")"}) {
+    EXPECT_EQ(Read(*Open(kAll + (map + third)), "b"), 3) << map;
+  }
+}
+
+TEST_F(ShardsTest, TheOtherSpellingIsTheSameTensor) {
+  const auto source = Open(kAll + std::string(R"("b": "s3.safetensors")"));
+  EXPECT_EQ(Read(*source, "model.c"), 4);
+  const auto bare = Open(R"("a": "s1.safetensors", "b": "s3.safetensors", )"
+                         R"("c": "s3.safetensors")");
+  EXPECT_EQ(Read(*bare, "model.c"), 5);
+}
+
+TEST_F(ShardsTest, WhatTheIndexDoesNotNameIsReadFromItsShards) {
+  const auto source =
+      Open(R"("gone": "s1.safetensors", "a": "s2.safetensors")");
+  EXPECT_EQ(Read(*source, "a"), 1);
+  EXPECT_EQ(Read(*source, "b"), 2);
+  EXPECT_EQ(source->Copies(), "");
+  EXPECT_THAT(
+      std::string(source->Check(Ref("gone", {1})).message()),
+      HasSubstr("no tensor gone, though it is named there in s1.safetensors"));
+}
+
+TEST_F(ShardsTest, WhoHasNoIndexIsToldWhichCopiesDoNotCount) {
+  const auto source = Open(kAll + std::string(R"("b": "s2.safetensors",
+      "z": "s3.safetensors")"));
+  std::map<std::string, std::shared_ptr<PieceReader>> files;
+  for (const auto& file : source->Files()) {
+    std::string bytes(file.bytes, '\0');
+    ASSERT_EQ(pread(file.fd, bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+    files[file.name] = std::make_shared<WholeFile>(
+        file.path, dup(file.fd),
+        std::make_shared<const PieceList>(
+            file.bytes, std::vector<PieceHash>{HashPiece(bytes)}));
+  }
+  const auto open = [&](const std::string& copies) {
+    return SafetensorsSource::OpenPieces(dir_.path(), files, copies);
+  };
+  const auto pieces = open(source->Copies());
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  EXPECT_EQ(Read(**pieces, "b"), 2);
+  EXPECT_EQ(Read(**pieces, "model.c"), 4);
+  EXPECT_EQ((*pieces)->Fingerprint(""), source->Fingerprint(""));
+  for (const char* copies :
+       {"", "x", "[]", R"({"s3.safetensors":{}})", R"({"s3.safetensors":[]})",
+        R"({"s3.safetensors":[1]})", R"({"s1.safetensors":["a"]})"}) {
+    EXPECT_EQ(open(copies).status().code(), absl::StatusCode::kInvalidArgument)
+        << copies;
   }
 }
 

@@ -51,6 +51,7 @@ class MembershipFetchTest : public MembershipTest {
 
 TEST_F(MembershipFetchTest, FetchesFromTheCoordinator) {
   HaveOwn("aa");
+  own_.content.copies = R"({"m.safetensors":["x"]})";
   auto stream = Attach(1, Fetcher("w1"));
   EXPECT_TRUE(stream->accepted);
   Settle();
@@ -61,6 +62,7 @@ TEST_F(MembershipFetchTest, FetchesFromTheCoordinator) {
   EXPECT_EQ(told.content().files(1).name(), "m.safetensors");
   EXPECT_EQ(told.content().files(1).bytes(), 1u);
   EXPECT_EQ(told.content().files(1).hash(), "aa");
+  EXPECT_EQ(told.content().copies(), own_.content.copies);
   EXPECT_THAT(told.peers(), IsEmpty());
   EXPECT_THAT(told.fetchers(), IsEmpty());
 }

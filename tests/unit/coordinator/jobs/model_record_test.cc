@@ -25,7 +25,9 @@ TEST_F(ModelRecordTest, GivesBackWhatWasWritten) {
   const ModelContent content = {{{"config.json", 12, "ab"},
                                  {"model 1 of 2.safetensors", 1ull << 40, "cd"},
                                  {"not known", 0, ""}}};
-  for (const ModelContent& c : {content, ModelContent()}) {
+  ModelContent with_copies = content;
+  with_copies.copies = R"({"model 1 of 2.safetensors":["end a b"]})";
+  for (const ModelContent& c : {content, with_copies, ModelContent()}) {
     ASSERT_TRUE(WriteModelRecord(path_, c).ok());
     EXPECT_EQ(*ReadModelRecord(path_), c);
   }
