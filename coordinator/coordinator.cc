@@ -310,6 +310,11 @@ absl::Status Coordinator::OpenModel() {
           : model_->Fingerprint();
   if (fingerprint.ok()) {
     fingerprint_ = *std::move(fingerprint);
+    if (!options_.dummy_weights) {
+      for (const std::string& remark : model_->Remarks()) {
+        LogWarning(options_.model_dir.string(), ": ", remark);
+      }
+    }
     if (options_.compare_models) {
       SLUICE_ASSIGN_OR_RETURN(
           content_,

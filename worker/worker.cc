@@ -112,6 +112,12 @@ absl::StatusOr<Worker::Model> Worker::OpenModel(const Options& options) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(options.model_dir));
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
+  // In a process of one's own; elsewhere the coordinator tells.
+  if (options.hash_model && !options.dummy_weights) {
+    for (const std::string& remark : dir->Remarks()) {
+      LogWarning(options.model_dir.string(), ": ", remark);
+    }
+  }
   Model model;
   SLUICE_ASSIGN_OR_RETURN(
       model.content,

@@ -9,6 +9,7 @@
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
+#include "runtime/model/checkpoint/weight_remarks.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
 #include "runtime/model/rotary.h"
@@ -78,6 +79,13 @@ absl::StatusOr<std::string> ModelDir::Fingerprint() const {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
                           SafetensorsSource::Open(path_));
   return tensors->Fingerprint(config_);
+}
+
+std::vector<std::string> ModelDir::Remarks() const {
+  const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
+      SafetensorsSource::Open(path_);
+  if (!tensors.ok()) return {};
+  return WeightRemarks(spec_, **tensors);
 }
 
 std::string ModelDir::DescribePositions() const {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
@@ -43,6 +44,9 @@ class ModelDir {
 
   // The fingerprint of config.json, for random weights; unlike any model's.
   std::string DummyFingerprint() const;
+
+  // Returns WeightRemarks of weight_remarks.h; none without weights.
+  std::vector<std::string> Remarks() const;
 
   // Opens the safetensors files: model.safetensors, or the shards of
   // model.safetensors.index.json. Each header is checked once; data is

@@ -473,6 +473,21 @@ def test_images_on_disk_are_those_of_whole_files(directory):
         assert images(disk) == made
 
 
+def add_tensors(path, tensors):
+    """Adds {name: (dtype, shape, bytes)} to a file of weights."""
+    with open(path, "rb") as f:
+        [length] = struct.unpack("<Q", f.read(8))
+        header, data = json.loads(f.read(length)), f.read()
+    for name, (dtype, shape, more) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape,
+                        "data_offsets": [len(data), len(data) + len(more)]}
+        data += more
+    text = json.dumps(header).encode()
+    os.chmod(path, 0o644)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + data)
+
+
 def with_stale_copies(directory):
     """A copy of LLAMA in which other shards have zeros for two tensors of each shard; its path."""
     path = os.path.join(directory, "stale")
@@ -482,24 +497,16 @@ def with_stale_copies(directory):
     copies = {}
     shards = sorted(set(home.values()))
     for shard in shards:
-        for tensor in sorted(t for t in home if home[t] == shard and "proj" in t)[:2]:
-            for other in set(shards) - {shard}:
-                copies.setdefault(other, []).append((shard, tensor))
-    for shard, tensors in copies.items():
         with open(os.path.join(path, shard), "rb") as f:
             [length] = struct.unpack("<Q", f.read(8))
-            header, data = json.loads(f.read(length)), f.read()
-        for origin, tensor in tensors:
-            with open(os.path.join(LLAMA, origin), "rb") as f:
-                [length] = struct.unpack("<Q", f.read(8))
-                entry = json.loads(f.read(length))[tensor]
-            begin, end = entry["data_offsets"]
-            header[tensor] = {**entry, "data_offsets": [len(data), len(data) + end - begin]}
-            data += bytes(end - begin)
-        text = json.dumps(header).encode()
-        os.chmod(os.path.join(path, shard), 0o644)
-        with open(os.path.join(path, shard), "wb") as f:
-            f.write(struct.pack("<Q", len(text)) + text + data)
+            header = json.loads(f.read(length))
+        for name in sorted(t for t in home if home[t] == shard and "proj" in t)[:2]:
+            begin, end = header[name]["data_offsets"]
+            for other in set(shards) - {shard}:
+                copies.setdefault(other, {})[name] = (
+                    header[name]["dtype"], header[name]["shape"], bytes(end - begin))
+    for shard, tensors in copies.items():
+        add_tensors(os.path.join(path, shard), tensors)
     return path
 
 
@@ -521,6 +528,39 @@ def test_copies_that_the_index_does_not_name_do_not_count(directory):
             fetcher = cluster.start_fetcher("fetcher")
             assert cluster.answer(lines) == expected
             assert fetched(fetcher) > 0
+
+
+def test_missing_biases_are_zero(directory):
+    lines = harness.mixed_requests(8)
+    model = os.path.join(directory, "biased")
+    shutil.copytree(LLAMA, model)
+    with open(os.path.join(model, "config.json")) as f:
+        config = {**json.load(f), "attention_bias": True}
+    os.chmod(os.path.join(model, "config.json"), 0o644)
+    with open(os.path.join(model, "config.json"), "w") as f:
+        json.dump(config, f)
+    layers = config["num_hidden_layers"]
+    shard = os.path.join(model, sorted(f for f in os.listdir(model) if f.endswith("tensors"))[-1])
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    width = config["hidden_size"] // heads
+
+    def biases(letter, count):
+        ones = struct.pack("<f", 0.125) * count if letter != "o" else bytes(4 * count)
+        return {f"model.layers.{i}.self_attn.{letter}_proj.bias": ("F32", [count], ones)
+                for i in range(layers)}
+
+    add_tensors(shard, {**biases("q", heads * width), **biases("k", kv_heads * width),
+                        **biases("v", kv_heads * width)})
+    _, results = harness.run(model, lines, "--dtype", "float32")
+    expected = harness.answers(results)
+    with Cluster(model, workers=2) as cluster:
+        cluster.start_coordinator()
+        for name in "one", "two":
+            cluster.start_fetcher(name, cache=os.path.join(directory, name))
+        assert cluster.answer(lines) == expected
+    add_tensors(shard, biases("o", config["hidden_size"]))
+    _, results = harness.run(model, lines, "--dtype", "float32")
+    assert harness.answers(results) == expected
 
 
 def why_not(cluster):

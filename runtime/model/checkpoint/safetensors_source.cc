@@ -383,6 +383,7 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
       absl::EndsWith(ref.name, kTokenEmbedding)) {
     location = FindName(kHeadName);
   }
+  if (location.file == nullptr && IsBias(ref.role)) return location;
   if (location.file == nullptr) {
     const auto named = index_.find(ref.name);
     return NotFound(
@@ -415,6 +416,10 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
                                          int64_t row_begin, int64_t row_end,
                                          float* out) const {
   SLUICE_ASSIGN_OR_RETURN(const Location location, Find(ref));
+  if (location.file == nullptr) {
+    if (row_begin < row_end) std::fill_n(out, ref.shape.back(), 0.0f);
+    return absl::OkStatus();
+  }
   const File& file = *location.file;
   const SafetensorsEntry& entry = *location.entry;
   const int64_t rows = ref.shape.size() < 2 ? 1 : ref.shape[0];
@@ -506,6 +511,7 @@ std::vector<SafetensorsSource::FileInfo> SafetensorsSource::Files() const {
 absl::StatusOr<SafetensorsSource::Extent> SafetensorsSource::Locate(
     const TensorRef& ref) const {
   SLUICE_ASSIGN_OR_RETURN(const Location at, Find(ref));
+  if (at.file == nullptr) return Extent{};
   return Extent{at.file->name, at.file->data_offset + at.entry->begin,
                 at.file->data_offset + at.entry->end};
 }

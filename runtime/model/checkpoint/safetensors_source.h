@@ -28,7 +28,7 @@ using KnownPieces = std::map<std::string, PieceListPtr>;
 //
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
-// the other's name.
+// the other's name. A bias that is under none is 0, as in transformers.
 //
 // As soon as the hashes of a file's pieces are known, no byte of it is used
 // that was not hashed as it was read (CheckedPieces): they come with the files,
@@ -78,7 +78,8 @@ class SafetensorsSource final : public TensorSource {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  // Returns where a tensor is; the errors of Check.
+  // Returns where a tensor is; an empty extent for a bias that is 0. The errors
+  // of Check.
   absl::StatusOr<Extent> Locate(const TensorRef& ref) const;
   // Where the headers are, with their lengths, in order of name.
   std::vector<Extent> Headers() const;
@@ -128,6 +129,7 @@ class SafetensorsSource final : public TensorSource {
   // Whether two tensors have the same dtype, shape and bytes.
   absl::StatusOr<bool> SameData(const Location& x, const Location& y) const;
   Location FindName(const std::string& name) const;
+  // Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
 
   std::filesystem::path dir_;

@@ -30,6 +30,24 @@ TensorRef EmbeddingRef(const DecoderSpec& spec, TensorRole role) {
 
 }  // namespace
 
+bool IsBias(TensorRole role) {
+  switch (role) {
+    case TensorRole::kNorm1Bias:
+    case TensorRole::kQBias:
+    case TensorRole::kKBias:
+    case TensorRole::kVBias:
+    case TensorRole::kOutBias:
+    case TensorRole::kNorm2Bias:
+    case TensorRole::kGateBias:
+    case TensorRole::kUpBias:
+    case TensorRole::kDownBias:
+    case TensorRole::kFinalNormBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer) {
   using Role = TensorRole;
   const bool opt = IsOpt(spec);

@@ -47,6 +47,8 @@ struct TensorRef {
   std::vector<int64_t> shape;
 };
 
+bool IsBias(TensorRole role);
+
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer);
 std::vector<TensorRef> EmbeddingTensors(const DecoderSpec& spec);
 // With tied embeddings kHead names the embedding matrix.

@@ -7,13 +7,16 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "common/float16.h"
 #include "common/piece_list.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/whole_file.h"
+#include "runtime/model/model_dir.h"
 #include "tests/unit/model/checkpoint_files.h"
 
 namespace sluice {
@@ -476,6 +479,93 @@ TEST_F(ShardsTest, WhoHasNoIndexIsToldWhichCopiesDoNotCount) {
     EXPECT_EQ(open(copies).status().code(), absl::StatusCode::kInvalidArgument)
         << copies;
   }
+}
+
+TEST(Safetensors, AMissingBiasIsZero) {
+  TempDir dir;
+  WriteFile(dir.path() / "model.safetensors",
+            SafetensorsOf({{"there", "F32", {2}, BytesOf<float>({1, 2})}}));
+  const auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  for (const TensorRole role :
+       {TensorRole::kNorm1Bias, TensorRole::kQBias, TensorRole::kKBias,
+        TensorRole::kVBias, TensorRole::kOutBias, TensorRole::kNorm2Bias,
+        TensorRole::kGateBias, TensorRole::kUpBias, TensorRole::kDownBias,
+        TensorRole::kFinalNormBias}) {
+    const TensorRef gone = Ref("gone", {3}, role);
+    EXPECT_TRUE((*source)->Check(gone).ok());
+    EXPECT_EQ((*source)->Locate(gone)->end, 0u);
+    float out[] = {9, 9, 9, 9};
+    ASSERT_TRUE((*source)->ReadRows(gone, 0, 0, out).ok());
+    EXPECT_THAT(out, ElementsAre(9, 9, 9, 9));
+    ASSERT_TRUE((*source)->ReadRows(gone, 0, 1, out).ok());
+    EXPECT_THAT(out, ElementsAre(0, 0, 0, 9));
+    EXPECT_EQ((*source)->Check(Ref("there", {3}, role)).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  for (const TensorRole role :
+       {TensorRole::kNorm1Weight, TensorRole::kQWeight, TensorRole::kHead,
+        TensorRole::kFinalNormWeight, TensorRole::kPositionEmbedding}) {
+    EXPECT_EQ((*source)->Check(Ref("gone", {3}, role)).code(),
+              absl::StatusCode::kNotFound);
+  }
+}
+
+// A directory of one layer whose tensors, but for these, are there, with
+// `more`.
+std::vector<std::string> RemarksOn(const std::string& config,
+                                   const std::set<TensorRole>& but,
+                                   const std::vector<std::string>& more) {
+  TempDir dir;
+  WriteFile(dir.path() / "config.json",
+            R"({"hidden_size":8,"intermediate_size":8,"ffn_dim":8,)"
+            R"("num_hidden_layers":2,"num_attention_heads":1,)"
+            R"("num_key_value_heads":1,"vocab_size":8,)"
+            R"("max_position_embeddings":16,"word_embed_proj_dim":8,)" +
+                config + "}");
+  const auto model = ModelDir::Open(dir.path());
+  EXPECT_TRUE(model.ok()) << model.status();
+  std::vector<RawTensor> tensors;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    size_t bytes = 4;
+    for (const int64_t dim : shape) bytes *= static_cast<size_t>(dim);
+    tensors.push_back({name, "F32", std::move(shape), std::string(bytes, 0)});
+  };
+  for (int layer = 0; layer < 2; ++layer) {
+    for (const TensorRef& ref : LayerTensors((*model)->spec(), layer)) {
+      if (!but.contains(ref.role)) add(ref.name, ref.shape);
+    }
+  }
+  for (const TensorRef& ref : HeadTensors((*model)->spec())) {
+    if (!but.contains(ref.role)) add(ref.name, ref.shape);
+  }
+  for (const std::string& name : more) add(name, {8});
+  WriteFile(dir.path() / "model.safetensors", SafetensorsOf(tensors));
+  return (*model)->Remarks();
+}
+
+TEST(Safetensors, MissingAndUnusedBiasesAreRemarkedUpon) {
+  const std::string q0 = "model.layers.0.self_attn.q_proj.bias";
+  const std::string q1 = "model.layers.1.self_attn.q_proj.bias";
+  const std::string llama = R"("model_type":"llama")";
+  EXPECT_THAT(RemarksOn(llama, {}, {}), ::testing::IsEmpty());
+  EXPECT_THAT(
+      RemarksOn(llama + R"(,"attention_bias":true)", {TensorRole::kOutBias},
+                {}),
+      ElementsAre("model.layers.0.self_attn.o_proj.bias and 1 other bias are "
+                  "not in the model's files and taken as 0"));
+  EXPECT_THAT(RemarksOn(llama, {}, {q0}),
+              ElementsAre(q0 + " is in the model's files and not used, as "
+                               "config.json's model has none"));
+  EXPECT_THAT(RemarksOn(R"("model_type":"mistral","attention_bias":true)", {},
+                        {q0, q1}),
+              ElementsAre(HasSubstr("1 other bias are in the model's files")));
+  EXPECT_THAT(RemarksOn(R"("model_type":"qwen2")", {TensorRole::kQBias}, {}),
+              ElementsAre(HasSubstr("taken as 0")));
+  EXPECT_THAT(RemarksOn(R"("model_type":"opt","tie_word_embeddings":false)",
+                        {TensorRole::kFinalNormBias}, {}),
+              ElementsAre("model.decoder.final_layer_norm.bias is not in the "
+                          "model's files and taken as 0"));
 }
 
 TEST(Safetensors, ContentIdTellsOfItsReadsAndEndsWhenToldTo) {

@@ -1,0 +1,76 @@
+#include "runtime/model/checkpoint/weight_remarks.h"
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "runtime/model/checkpoint/tensor_names.h"
+
+namespace sluice {
+namespace {
+
+std::vector<TensorRef> AllTensors(const DecoderSpec& spec) {
+  std::vector<TensorRef> tensors = EmbeddingTensors(spec);
+  const auto add = [&](std::vector<TensorRef> more) {
+    tensors.insert(tensors.end(), more.begin(), more.end());
+  };
+  for (int layer = 0; layer < spec.num_layers; ++layer) {
+    add(LayerTensors(spec, layer));
+  }
+  add(HeadTensors(spec));
+  return tensors;
+}
+
+std::string Biases(const std::string& first, size_t count) {
+  if (count == 1) return absl::StrCat(first, " is");
+  return absl::StrCat(first, " and ", count - 1,
+                      count == 2 ? " other bias" : " other biases", " are");
+}
+
+}  // namespace
+
+std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
+                                       const SafetensorsSource& source) {
+  std::vector<std::string> remarks;
+  size_t copies = 0;
+  std::string copy;
+  const auto ignored = ParseCopiesText(source.Copies());
+  for (const auto& [file, tensors] : *ignored) {
+    if (copies == 0) copy = absl::StrCat(*tensors.begin(), " in ", file);
+    copies += tensors.size();
+  }
+  if (copies > 0) {
+    remarks.push_back(absl::StrCat(
+        copies == 1 ? "1 tensor is" : absl::StrCat(copies, " tensors are"),
+        " in several of the model's files; what ", kShardIndexFile,
+        " does not name is left out, as ", copy));
+  }
+  std::set<std::string> used;
+  std::vector<std::string> missing;
+  for (const TensorRef& tensor : AllTensors(spec)) {
+    used.insert(tensor.name);
+    if (IsBias(tensor.role) && !source.Has(tensor.name)) {
+      missing.push_back(tensor.name);
+    }
+  }
+  if (!missing.empty()) {
+    remarks.push_back(absl::StrCat(Biases(missing[0], missing.size()),
+                                   " not in the model's files and taken as 0"));
+  }
+  DecoderSpec all = spec;
+  all.qkv_bias = all.out_bias = all.mlp_bias = true;
+  std::vector<std::string> unused;
+  for (const TensorRef& tensor : AllTensors(all)) {
+    if (IsBias(tensor.role) && !used.contains(tensor.name) &&
+        source.Has(tensor.name)) {
+      unused.push_back(tensor.name);
+    }
+  }
+  if (!unused.empty()) {
+    remarks.push_back(absl::StrCat(
+        Biases(unused[0], unused.size()),
+        " in the model's files and not used, as config.json's model has none"));
+  }
+  return remarks;
+}
+
+}  // namespace sluice
