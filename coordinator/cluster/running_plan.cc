@@ -352,11 +352,6 @@ void RunningPlan::Follow(NextPlan next) {
   AskForLinks(untested);
 }
 
-bool RunningPlan::HoldsWithdrawn() const {
-  return std::any_of(stages_.begin(), stages_.end(),
-                     [&](WorkerId id) { return workers_->at(id).withdrawn(); });
-}
-
 bool RunningPlan::ToBeTested(WorkerId from, WorkerId to) const {
   const int32_t stage = members_.at(from).stage;
   if (stage >= 0 && members_.at(to).stage == stage + 1) return false;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -61,7 +62,11 @@ class RunningPlan {
     if (InPreparation(id)) EndPreparation("a worker is to go");
   }
   // Whether a worker of the plan is to go: any plan without it is better.
-  bool HoldsWithdrawn() const;
+  bool HoldsWithdrawn() const {
+    return std::any_of(stages_.begin(), stages_.end(), [&](WorkerId id) {
+      return workers_->at(id).withdrawn();
+    });
+  }
   // As Leave, for a worker that goes to no other plan: it drops its layers.
   void Dismiss(WorkerId id, const std::string& why);
 
