@@ -17,6 +17,9 @@ struct MachineFlags {
   std::string disk_dir;     // weights and KV cache; "": no disk tier
   std::string disk_space;   // "": most of what is free
   int32_t threads = 0;      // compute threads; 0: all cores
+  // Whether to warn of what is allowed, but hardly meant: once is enough where
+  // the flags are read several times.
+  bool warn = true;
 };
 
 }  // namespace sluice

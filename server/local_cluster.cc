@@ -44,6 +44,7 @@ absl::StatusOr<MachineProfile> ProfileFor(const LocalCluster::Options& options,
   if (!options.profile.empty()) return ReadWorkerProfile(options.profile, all);
   LocalProfileOptions local;
   local.machine = options.machine;
+  local.machine.warn = false;  // AllWorkers() has
   local.fresh = false;
   local.stop = options.stop;
   return LocalProfile(local, options.profile_progress);
@@ -221,6 +222,7 @@ std::shared_ptr<grpc::Channel> LocalCluster::ChannelTo(
 
 absl::StatusOr<std::map<std::string, std::string>> LocalCluster::AnswerFacts(
     Options options) {
+  options.machine.warn = false;  // Start() warns
   SLUICE_ASSIGN_OR_RETURN(const MachineShare all, AllWorkers(options));
   SLUICE_RETURN_IF_ERROR(SetUp(all, &options));
   // The state directory need not exist yet.

@@ -53,7 +53,7 @@ absl::Status ParseRanks(const MachineFlags& flags, int32_t* ranks,
 absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
   MachineShare machine;
   SLUICE_ASSIGN_OR_RETURN(machine.host_memory_bytes,
-                          ParseHostMemory(flags.host_memory));
+                          ParseHostMemory(flags.host_memory, flags.warn));
   int32_t ranks = 1;
   SLUICE_RETURN_IF_ERROR(ParseRanks(flags, &ranks, &machine.ranks_by_plan));
   SLUICE_ASSIGN_OR_RETURN(const std::vector<DeviceChoice> devices,
@@ -84,7 +84,7 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
   if (machine.cores.size() != static_cast<size_t>(machine.threads)) {
     machine.cores.clear();
   }
-  if (devices.size() > 1 &&
+  if (flags.warn && devices.size() > 1 &&
       machine.threads < static_cast<int>(devices.size()) &&
       !machine.ranks_by_plan && machine.device.backend != BackendKind::kCuda) {
     LogWarning("--tensor-parallel ", devices.size(), " with ", machine.threads,

@@ -132,12 +132,12 @@ uint64_t MachineMemory() {
              : 0;
 }
 
-absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text) {
+absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text, bool warn) {
   if (text.empty()) return DefaultHostMemory();
   SLUICE_ASSIGN_OR_RETURN(const uint64_t bytes,
                           Annotate(ParseByteSize(text), "--host-memory"));
   const uint64_t there = MachineMemory();
-  if (there > 0 && bytes > there) {
+  if (warn && there > 0 && bytes > there) {
     LogWarning("--host-memory ", text, ": this machine has only ", there >> 20,
                " MiB");
   }

@@ -36,7 +36,8 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 // The budget that --host-memory `text` asks for, DefaultHostMemory() for "".
 // Logs a warning if the machine has less. Errors are ParseByteSize's, naming
 // the flag.
-absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text);
+absl::StatusOr<uint64_t> ParseHostMemory(const std::string& text,
+                                         bool warn = true);
 
 // The machine's memory in bytes; 0 if it can't be read.
 uint64_t MachineMemory();

@@ -62,6 +62,18 @@ def test_aliases_stand_in_for_the_flags_themselves():
     fails(2, "--output requires --wait", "submit", "-i", "x", "--output-file", "y")
 
 
+def test_a_warning_comes_once():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        for warning, *flags in (("--host-memory 9999TiB:", "--host-memory", "9999TiB"),
+                                ("--tensor-parallel 3 with 1 thread:", "--host-memory", "1GiB",
+                                 "--threads", "1", "--tensor-parallel", "3")):
+            for workers in "1", "2":
+                done = harness.sluice("run", "--model", LLAMA, "--input", f"{d}/in", "--output",
+                                      f"{d}/out", "--restart", "--workers", workers, *flags)
+                assert done.stderr.count(warning) == 1, done.stderr
+
+
 def test_help_fits_eighty_columns():
     programs = [["sluice", c] for c in COMMANDS]
     for command in [["sluice"], ["sluice-coordinator"], ["sluice-worker"], *programs]:
