@@ -1,14 +1,13 @@
 #include "worker/machine_share.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
+#include "common/host/write_file.h"
 #include "common/policy.h"
 #include "common/status_macros.h"
 #include "runtime/exec/weights/packed_store.h"
@@ -98,12 +97,7 @@ absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags) {
 absl::Status PrepareDisk(MachineShare* machine) {
   const std::string& dir = machine->disk_dir;
   if (dir.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error) {
-    return FailedPrecondition("--disk-dir: can't make the directory ", dir,
-                              ": ", error.message());
-  }
+  SLUICE_RETURN_IF_ERROR(MakeDirectory("--disk-dir", dir));
   if (machine->disk_bytes > 0) return absl::OkStatus();
   absl::StatusOr<uint64_t> space = DefaultDiskSpace(dir);
   machine->disk_bytes = space.value_or(0);

@@ -15,7 +15,7 @@ namespace sluice {
 // sets it. Errors name the flag; those of CheckDevice.
 absl::StatusOr<MachineShare> ParseMachine(const MachineFlags& flags);
 
-// Makes the directory of the disk tier, if there is one, and its parents. A
+// Makes the directory of the disk tier, if there is one, by MakeDirectory. A
 // disk_bytes of 0 becomes DefaultDiskSpace. Errors name --disk-dir.
 absl::Status PrepareDisk(MachineShare* machine);
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <atomic>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "common/host/logging.h"
 #include "common/host/stop_signals.h"
 #include "common/host/user_cache.h"
+#include "common/host/write_file.h"
 #include "common/http/http_tls.h"
 #include "common/machine_flags.h"
 #include "common/machine_profile.h"
@@ -323,8 +325,12 @@ absl::Status ReadModel(const Flags& f, Worker::Options* options) {
         "without --model, this worker needs a --cache-dir for the parts of a "
         "model that it fetches: the user's cache directory is not known");
   }
-  options->cache.dir =
-      f.cache_dir.empty() ? absl::StrCat(cache, "/models") : f.cache_dir;
+  options->cache.dir = f.cache_dir;
+  if (f.cache_dir.empty()) {
+    options->cache.dir = absl::StrCat(cache, "/models");
+    std::error_code shows_later;
+    std::filesystem::create_directories(cache, shows_later);
+  }
   if (f.cache_space.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(
       options->cache.max_bytes,

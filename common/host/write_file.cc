@@ -8,8 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace sluice {
 namespace {
@@ -48,6 +50,22 @@ absl::Status ReplaceFile(const std::filesystem::path& path,
   if (error == 0) return absl::OkStatus();
   unlink(beside.c_str());
   return FileError("write", path, error);
+}
+
+absl::Status MakeDirectory(absl::string_view what,
+                           const std::filesystem::path& dir) {
+  std::error_code error;
+  std::filesystem::create_directory(dir, error);
+  if (!error) return absl::OkStatus();
+  if (error == std::errc::no_such_file_or_directory) {
+    std::filesystem::path parent = dir.parent_path();
+    if (!dir.has_filename()) parent = parent.parent_path();  // "a/b/"
+    return InvalidArgument(what, " ", dir.string(), ": there is no directory ",
+                           parent.string(),
+                           "; make it first, or name another one");
+  }
+  return FailedPrecondition(what, ": can't make the directory ", dir.string(),
+                            ": ", error.message());
 }
 
 absl::Status SyncDirectory(const std::filesystem::path& dir) {

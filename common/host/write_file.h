@@ -14,6 +14,12 @@ namespace sluice {
 absl::Status ReplaceFile(const std::filesystem::path& path,
                          absl::string_view contents);
 
+// Makes a directory unless it is there, in one that is there: no path of a slip
+// of the pen is made. Errors begin with `what`, as "--disk-dir", and name the
+// path; kInvalidArgument: the directory for it is missing.
+absl::Status MakeDirectory(absl::string_view what,
+                           const std::filesystem::path& dir);
+
 // Brings the names of a directory's files to disk. Errors name the directory.
 absl::Status SyncDirectory(const std::filesystem::path& dir);
 

@@ -7,22 +7,17 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 
 namespace sluice {
 
 absl::StatusOr<std::unique_ptr<StateLock>> StateLock::Acquire(
     const std::filesystem::path& state_dir) {
-  std::error_code error;
-  std::filesystem::create_directories(state_dir, error);
-  if (error) {
-    return FailedPrecondition("cannot create the state directory ",
-                              state_dir.string(), ": ", error.message());
-  }
+  SLUICE_RETURN_IF_ERROR(MakeDirectory("--state-dir", state_dir));
   const std::string path = (state_dir / "lock").string();
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) {

@@ -62,6 +62,12 @@ def test_aliases_stand_in_for_the_flags_themselves():
     fails(2, "--output requires --wait", "submit", "-i", "x", "--output-file", "y")
 
 
+def fails_with(code, part, *args):
+    """The command ends with `code` and a message that has `part`."""
+    done = harness.sluice(*args, check=False)
+    assert done.returncode == code and part in done.stderr, (args, done.returncode, done.stderr)
+
+
 def test_a_warning_comes_once():
     with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
         harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
@@ -72,6 +78,26 @@ def test_a_warning_comes_once():
                 done = harness.sluice("run", "--model", LLAMA, "--input", f"{d}/in", "--output",
                                       f"{d}/out", "--restart", "--workers", workers, *flags)
                 assert done.stderr.count(warning) == 1, done.stderr
+
+
+def test_no_path_is_made_for_a_directory():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        said = f"{d}/typo/x: there is no directory {d}/typo; make it first, or name another one"
+        run = ("run", "--model", LLAMA, "--host-memory", "1GiB", "-i", f"{d}/in", "-o", f"{d}/out")
+        fails_with(2, f"--disk-dir {said}", *run, "--disk-dir", f"{d}/typo/x")
+        fails_with(2, f"--state-dir {said}", *run, "--state-dir", f"{d}/typo/x")
+        fails_with(2, f"--disk-dir {said}", "plan", "--model", LLAMA, "-i", f"{d}/in",
+                   "--disk-dir", f"{d}/typo/x")
+        for program, flag, *flags in (
+                ("sluice-worker", "--cache-dir", "--coordinator", "localhost:1"),
+                ("sluice-worker", "--disk-dir", "--coordinator", "localhost:1", "--model", LLAMA),
+                ("sluice-coordinator", "--state-dir", "--model", LLAMA)):
+            ports = ("--port", "0", "--metrics-port", "0")
+            done = subprocess.run([os.path.join(harness.BIN, program), *flags, *ports, flag,
+                                   f"{d}/typo/x"], capture_output=True, text=True, timeout=60)
+            assert done.returncode == 2 and f"{flag} {said}" in done.stderr, done
+        assert not os.path.exists(f"{d}/typo")
 
 
 def test_help_fits_eighty_columns():

@@ -268,9 +268,7 @@ absl::Status CachedModel::DropBut(const PiecesByFile& wanted) {
 
 absl::StatusOr<std::unique_ptr<ModelCache>> ModelCache::Create(
     Options options) {
-  std::error_code error;
-  fs::create_directories(options.dir, error);
-  if (error) return CannotMake(options.dir, error.message());
+  SLUICE_RETURN_IF_ERROR(MakeDirectory("--cache-dir", options.dir));
   if (access(options.dir.c_str(), W_OK | X_OK) != 0) {
     return FailedPrecondition("--cache-dir: can't write in ",
                               options.dir.string(), ": ", strerror(errno));

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/content_hash.h"
+#include "common/host/write_file.h"
 #include "common/status_macros.h"
 #include "coordinator/store/state_lock.h"
 
@@ -236,10 +237,10 @@ absl::Status RunState::OpenDurable(const Options& options, Facts facts) {
     previous_ = ManifestText(manifest);
     resumes_ = true;  // existing files stay until known to be of no use
   }
-  made_ = fs::create_directories(path_, error);
-  if (error) {
-    return InvalidArgument("can't make the directory ", path_.string(), ": ",
-                           error.message());
+  made_ = !fs::exists(path_, error);
+  if (const absl::Status made = MakeDirectory("--state-dir", path_);
+      !made.ok()) {
+    return absl::InvalidArgumentError(made.message());
   }
   // Others may not read its prompts and answers.
   if (made_) fs::permissions(path_, fs::perms::owner_all, error);

@@ -62,6 +62,27 @@ TEST(WriteFileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(dir.num_entries(), 1u);
 }
 
+TEST(WriteFileTest, ADirectoryIsMadeInOneThatIsThere) {
+  const TempDir dir;
+  const std::string path = dir.path().string();
+  for (const std::string& made : {path + "/a", path + "/a", path + "/b/"}) {
+    EXPECT_TRUE(MakeDirectory("--x", made).ok());
+    EXPECT_TRUE(std::filesystem::is_directory(made));
+  }
+  for (const char* below : {"/no/x", "/no/x/", "/no/y/x"}) {
+    const absl::Status status = MakeDirectory("--x", path + below);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("--x " + path + below +
+                                    ": there is no directory " + path + "/no"),
+              std::string::npos)
+        << status;
+    EXPECT_FALSE(std::filesystem::exists(path + "/no"));
+  }
+  ASSERT_TRUE(ReplaceFile(path + "/file", "x").ok());
+  EXPECT_FALSE(MakeDirectory("--x", path + "/file").ok());
+  EXPECT_FALSE(MakeDirectory("--x", path + "/file/x").ok());
+}
+
 TEST(WriteFileTest, WhatIsInTheWayIsNamed) {
   const TempDir dir = TempDir::OnDisk();
   EXPECT_EQ(ReplaceFile(dir.path(), "text").code(),
