@@ -346,8 +346,21 @@ absl::Status SafetensorsSource::OpenShards(
     const std::filesystem::path& model_dir,
     const std::filesystem::path& index_path, const KnownPieces& known) {
   SLUICE_ASSIGN_OR_RETURN(ShardIndex index, ReadShardIndex(index_path));
+  size_t number = 0;
   for (const std::string& shard : index.shards) {
-    SLUICE_RETURN_IF_ERROR(OpenFile(model_dir / shard, known));
+    ++number;
+    std::error_code ignored;
+    const std::filesystem::path path = model_dir / shard;
+    if (std::filesystem::symlink_status(path, ignored).type() ==
+        std::filesystem::file_type::not_found) {
+      return InvalidArgument(path.string(), " is missing: it is shard ", number,
+                             " of ", index.shards.size(), " that ",
+                             kShardIndexFile, " names; the download was cut, ",
+                             "go on with it");
+    }
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(OpenFile(path, known),
+                 absl::StrCat("shard ", number, " of ", index.shards.size())));
   }
   TensorsByFile files;
   for (const auto& file : files_) {

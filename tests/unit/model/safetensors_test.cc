@@ -364,7 +364,9 @@ TEST(Safetensors, Shards) {
       {R"({"weight_map": {"a": "../s1.safetensors"}})", "weight_map.a"},
       {R"({"weight_map": {"a": "/etc/passwd"}})", "weight_map.a"},
       {R"({"weight_map": {"a": "x\u0000.safetensors"}})", "weight_map.a"},
-      {R"({"weight_map": {"a": "s9.safetensors"}})", "s9.safetensors"},
+      {R"({"weight_map": {"a": "s1.safetensors", "b": "s9.safetensors"}})",
+       "s9.safetensors is missing: it is shard 2 of 2 that "
+       "model.safetensors.index.json names; the download was cut"},
   };
   for (const auto& [index, says] : kBad) {
     const absl::Status status = OpenSharded(index);
