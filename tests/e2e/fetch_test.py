@@ -601,6 +601,7 @@ def test_a_full_disk_says_so(directory):
         cluster.start_fetcher("fetcher", "--cache-space", "1GiB", cache=disk.path)
         detail = why_not(cluster)
         assert "no room for" in detail and disk.path in detail, detail
+        assert "free, of which 64.0 MiB must stay free" in detail, detail
         disk.grow("256m")
         cluster.workers.pop("fetcher").close()
         cluster.start_fetcher("fetcher", "--cache-space", "1GiB", cache=disk.path)

@@ -387,7 +387,8 @@ absl::Status ModelCache::Reserve(CachedModel* model, const PiecesByFile& wanted,
     return ResourceExhausted(
         "no room for ", SizeText(missing), " of weights in ",
         options_.dir.string(), ": ",
-        fits ? absl::StrCat("its disk has ", SizeText(free), " free")
+        fits ? absl::StrCat("its disk has ", SizeText(free), " free, of which ",
+                            SizeText(kSpareBytes), " must stay free")
              : absl::StrCat("the cache has ", SizeText(used), " of ",
                             SizeText(limit), ", which other workers use"));
   }
