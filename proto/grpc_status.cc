@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 #include "proto/wire_limits.h"
@@ -29,8 +30,20 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {
   if (status.ok()) return absl::OkStatus();
+  std::string message = status.error_message();
+  if (absl::StrContains(message, "Trying to connect an http1.x server")) {
+    message =
+        "what listens there speaks HTTP, as do metrics and the console; a "
+        "coordinator's --port, for jobs and workers, is another one, 7070 "
+        "unless it was given";
+  } else if (message.empty() &&
+             status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
+    message =
+        "what listens there does not know this call: a worker instead of a "
+        "coordinator, another program or another version";
+  }
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
-                      status.error_message());
+                      message);
 }
 
 }  // namespace sluice

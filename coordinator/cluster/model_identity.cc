@@ -41,6 +41,18 @@ bool HasWeights(const ModelContent& content) {
                      });
 }
 
+// Whether they have one config.json, as have copies of one model.
+bool SameConfig(const ModelContent& a, const ModelContent& b) {
+  const auto config = [](const ModelContent& content) {
+    ModelContent::File found;
+    for (const ModelContent::File& file : content.files) {
+      if (file.name == "config.json") found = file;
+    }
+    return found;
+  };
+  return config(a) == config(b);
+}
+
 }  // namespace
 
 absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
@@ -71,7 +83,12 @@ absl::StatusOr<ModelContent> ContentOf(const v1::ModelContent& message) {
 }
 
 absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
-  constexpr char kCopyAgain[] = "copy it again";
+  const auto copy_again = [&](const ModelContent& other) {
+    return SameConfig(copy.content, other)
+               ? "copy it again"
+               : "give the worker that model by --model, or leave --model out "
+                 "to have it fetched";
+  };
   const auto known = [&](const ModelContent& other, absl::string_view whose,
                          absl::string_view remedy) {
     const std::string difference = DifferenceOf(copy.content, other);
@@ -99,13 +116,13 @@ absl::Status ModelIdentity::Check(const Copy& copy, const Copy* first) const {
     if (own.error.ok()) {
       return known(own.content,
                    absl::StrCat("the coordinator in ", options_.own_dir),
-                   kCopyAgain);
+                   copy_again(own.content));
     }
   }
   if (first != nullptr) {
     return known(first->content,
                  absl::StrCat("worker '", first->worker, "' in ", first->dir),
-                 kCopyAgain);
+                 copy_again(first->content));
   }
   if (copy.content.known()) return absl::OkStatus();
   return absl::UnavailableError("the model's files are being compared");

@@ -66,10 +66,11 @@ std::string RateDifferences(const MachineProfile& before,
   std::vector<std::string> found;
   const auto add = [&](const char* what, double was, double is, double unit,
                        const char* of) {
-    if (is != was) {
-      found.push_back(absl::StrFormat("%s %.3g %s, not %.3g", what, is / unit,
-                                      of, was / unit));
-    }
+    const std::string now_text = absl::StrFormat("%.3g", is / unit);
+    const std::string before_text = absl::StrFormat("%.3g", was / unit);
+    if (now_text == before_text) return;
+    found.push_back(
+        absl::StrCat(what, " ", now_text, " ", of, ", not ", before_text));
   };
   add("disk reads", before.disk.read_bytes_per_second,
       now.disk.read_bytes_per_second, 1e9, "GB/s");

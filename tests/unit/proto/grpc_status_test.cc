@@ -19,6 +19,21 @@ TEST(GrpcStatusTest, EveryCodeThereAndBack) {
             grpc::StatusCode::UNAUTHENTICATED);
 }
 
+TEST(GrpcStatusTest, AWrongPortIsExplained) {
+  const auto said = [](grpc::StatusCode code, const std::string& text) {
+    return std::string(FromGrpcStatus(grpc::Status(code, text)).message());
+  };
+  EXPECT_EQ(said(grpc::StatusCode::UNAVAILABLE,
+                 "failed to connect to all addresses; last error: INTERNAL: "
+                 "ipv4:127.0.0.1:7071: Trying to connect an http1.x server")
+                .find("what listens there speaks HTTP, as do metrics"),
+            0u);
+  EXPECT_EQ(said(grpc::StatusCode::UNIMPLEMENTED, "")
+                .find("what listens there does not know this call"),
+            0u);
+  EXPECT_EQ(said(grpc::StatusCode::UNIMPLEMENTED, "not here"), "not here");
+}
+
 TEST(GrpcStatusTest, MessagesAreUtf8) {
   EXPECT_EQ(ToGrpcStatus(absl::NotFoundError("caf\xE9: no such file"))
                 .error_message(),

@@ -80,6 +80,18 @@ TEST_F(MembershipModelTest, FilesThatAreMissingOrOfAnotherSizeAreNamedAtOnce) {
               HasSubstr(": m-0 should not be there, and 1 other;"));
 }
 
+TEST_F(MembershipModelTest, AnotherModelIsNotToBeCopiedAgain) {
+  Attach(1, Shards("w1", "aa", "bb"));
+  v1::WorkerMessage other = Shards("w2", "cc", "dd");
+  other.mutable_register_()
+      ->mutable_model_content()
+      ->mutable_files(0)
+      ->set_hash("another config");
+  EXPECT_THAT(std::string(Attach(2, other)->broken.message()),
+              HasSubstr("config.json differs, and 2 others; give the worker "
+                        "that model by --model, or leave --model out"));
+}
+
 TEST_F(MembershipModelTest, RandomWeightsAreNamedAsTheCause) {
   Attach(1, Shards("w1", "aa", "bb"));
   EXPECT_THAT(std::string(Attach(2, "w2")->broken.message()),

@@ -249,6 +249,10 @@ TEST(RateDifferencesTest, NamesWhatDiffersOnly) {
   now = before;
   ScaleResource(Resource::kDiskRead, 2.0 / 3, &now);
   EXPECT_EQ(RateDifferences(before, now), "disk reads 2 GB/s, not 3");
+  // A difference that does not show is none.
+  before.disk.write_bytes_per_second = 1e9;
+  now.disk.write_bytes_per_second = 1e9 + 1;
+  EXPECT_EQ(RateDifferences(before, now), "disk reads 2 GB/s, not 3");
 }
 
 TEST(ClipTextTest, DoesNotCutWithinACharacter) {
