@@ -1,6 +1,8 @@
 #include "common/policy.h"
 
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <fstream>
 #include <utility>
 #include <vector>
@@ -188,13 +190,20 @@ absl::Status Set(absl::string_view key, absl::string_view value,
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  errno = 0;
   std::ifstream in(path, std::ios::binary);
   std::string text(kMaxFileBytes + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<size_t>(in.gcount()));
-  if (in.bad() || !in.eof()) {
-    return InvalidArgument("policy: can't read ", path,
-                           ", or it has more than ", kMaxFileBytes, " bytes");
+  if (in.bad() || (!in.eof() && text.size() <= kMaxFileBytes)) {
+    return InvalidArgument(
+        "policy: can't read the file '", path, "'",
+        errno != 0 ? absl::StrCat(": ", std::strerror(errno)) : "",
+        " (--policy @FILE names one of key=value lines, or a plan)");
+  }
+  if (text.size() > kMaxFileBytes) {
+    return InvalidArgument("policy: the file '", path, "' has more than ",
+                           kMaxFileBytes, " bytes");
   }
   return text;
 }

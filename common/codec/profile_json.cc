@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {
@@ -420,7 +421,7 @@ absl::StatusOr<MachineProfile> ProfileFromJson(absl::string_view text) {
         },
         /*allow_exceptions=*/true, /*ignore_comments=*/true);
   } catch (const nlohmann::json::exception& e) {
-    return InvalidArgument("the profile is no JSON: ", e.what());
+    return InvalidArgument("the profile is no JSON: ", JsonErrorText(e.what()));
   }
   if (!watch.error().empty()) {
     return absl::InvalidArgumentError(watch.error());

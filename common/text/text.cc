@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "common/text/utf8.h"
 
 namespace sluice {
@@ -113,6 +114,15 @@ std::string EscapeJsonForTerminal(absl::string_view json) {
     }
   });
   return out;
+}
+
+std::string JsonErrorText(absl::string_view what) {
+  if (absl::StartsWith(what, "[json.exception.")) {
+    const size_t end = what.find("] ");
+    if (end != absl::string_view::npos) what.remove_prefix(end + 2);
+  }
+  absl::ConsumePrefix(&what, "parse error at ");
+  return std::string(what.data(), what.size());
 }
 
 std::string QuoteJson(absl::string_view text, bool ensure_ascii) {

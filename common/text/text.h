@@ -33,6 +33,10 @@ std::string EscapeLinesForTerminal(absl::string_view text);
 // dump has already escaped C0.
 std::string EscapeJsonForTerminal(absl::string_view json);
 
+// Returns what nlohmann::json's exception `what` says to a person, without its
+// name: "line 1, column 5: syntax error while ...".
+std::string JsonErrorText(absl::string_view what);
+
 // Returns `text` as a JSON string like Python's json.dumps: invalid UTF-8
 // becomes U+FFFD; with `ensure_ascii` all above U+007E is escaped.
 std::string QuoteJson(absl::string_view text, bool ensure_ascii = false);

@@ -222,7 +222,15 @@ Json JsonOf(const Plan& plan) {
 }
 
 absl::StatusOr<Plan> ParseOne(const Json& json) {
-  if (!json.is_object()) return Bad("the file", "a JSON object");
+  if (!json.is_object()) {
+    return Bad("the file", json.is_discarded() ? "JSON, which this is not"
+                                               : "a JSON object");
+  }
+  if (json.contains("machine") && json.contains("fingerprint")) {
+    return absl::InvalidArgumentError(
+        "this is the profile of a machine, for --profile; a plan is what "
+        "`sluice plan --output FILE` writes");
+  }
   Reader in(json, "");
   int64_t version = 0;
   SLUICE_RETURN_IF_ERROR(in.Int("version", 0, INT32_MAX, &version));

@@ -5,6 +5,7 @@
 
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {
@@ -51,7 +52,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text) {
     }
     return value;
   } catch (const nlohmann::json::exception& e) {
-    return InvalidArgument("not JSON: ", e.what());
+    return InvalidArgument("not JSON: ", JsonErrorText(e.what()));
   }
 }
 

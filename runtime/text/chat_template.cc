@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "runtime/text/jinja/ast.h"
 #include "runtime/text/jinja/content_forms.h"
 #include "runtime/text/jinja/parser.h"
@@ -29,7 +30,7 @@ absl::StatusOr<Sources> TemplatesOfConfig(const std::string& text) {
   try {
     config = nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& e) {
-    return InvalidArgument("not JSON: ", e.what());
+    return InvalidArgument("not JSON: ", JsonErrorText(e.what()));
   }
   if (!config.is_object()) {
     return absl::InvalidArgumentError("must be a JSON object");

@@ -100,6 +100,31 @@ def test_no_path_is_made_for_a_directory():
         assert not os.path.exists(f"{d}/typo")
 
 
+def test_messages_name_files_and_what_is_wrong_with_them():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as d:
+        harness.write_lines(f"{d}/in", ['{"prompt": "In the", "max_tokens": 2}'])
+        model = os.path.join(d, "model")
+        shutil.copytree(LLAMA, model)
+        run = ("run", "--model", model, "--host-memory", "1GiB", "-i", f"{d}/in", "-o", f"{d}/out")
+        fails_with(2, f"can't read the file '{d}/none': No such file", *run, "--policy", f"@{d}/none")
+        harness.write_lines(f"{d}/bad", ['{"a":,}'])
+        fails_with(2, "expected JSON, which this is not", *run, "--policy", f"@{d}/bad")
+        fails_with(2, "no JSON: line 1, column 6: syntax error", "plan", "--model", LLAMA, "-i",
+                   f"{d}/in", "--profile", f"{d}/bad")
+        shard = sorted(f for f in os.listdir(model) if f.endswith(".safetensors"))[1]
+        os.remove(os.path.join(model, shard))
+        fails_with(2, f"{shard} is missing: it is shard 2 of 3 that "
+                   "model.safetensors.index.json names; the download was cut", *run)
+        shutil.copy(os.path.join(LLAMA, shard), model)
+        for file in "config.json", "tokenizer_config.json":
+            os.chmod(os.path.join(model, file), 0o644)
+            shutil.copy(f"{d}/bad", os.path.join(model, file))
+            error = harness.sluice(*run, check=False).stderr
+            assert "not JSON: line 1, column 6" in error, error
+            assert "json.exception" not in error, error
+            shutil.copy(os.path.join(LLAMA, file), os.path.join(model, file))
+
+
 def test_help_fits_eighty_columns():
     programs = [["sluice", c] for c in COMMANDS]
     for command in [["sluice"], ["sluice-coordinator"], ["sluice-worker"], *programs]:

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/status_macros.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {
@@ -90,7 +91,8 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       params["echo"].get_to(request->prompt_text);
     }
   } catch (const json::exception& error) {
-    return DataLoss("stored parameters are damaged: ", error.what());
+    return DataLoss("stored parameters are damaged: ",
+                    JsonErrorText(error.what()));
   }
   return absl::OkStatus();
 }

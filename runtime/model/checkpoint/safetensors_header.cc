@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "common/text/text.h"
 
 namespace sluice {
 namespace {
@@ -142,7 +143,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return Unexpected("binary data"); }
   bool parse_error(std::size_t, const std::string&,
                    const nlohmann::json::exception& e) override {
-    status_ = InvalidArgument("header is not JSON: ", e.what());
+    status_ = InvalidArgument("header is not JSON: ", JsonErrorText(e.what()));
     return false;
   }
 

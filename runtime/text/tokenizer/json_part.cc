@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "common/text/utf8.h"
 
 namespace sluice {
@@ -121,8 +122,8 @@ absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& e) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path.string(), ": not JSON: at byte ", e.byte, ": ", e.what()));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": not JSON: ", JsonErrorText(e.what())));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 #include "runtime/text/tokenizer/json_part.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
 
@@ -62,8 +63,7 @@ absl::StatusOr<ConfigFile> ReadConfigFile(const std::filesystem::path& path) {
   try {
     file.json = nlohmann::json::parse(*text, note);
   } catch (const nlohmann::json::parse_error& e) {
-    return InvalidArgument(file.name, ": not JSON: at byte ", e.byte, ": ",
-                           e.what());
+    return InvalidArgument(file.name, ": not JSON: ", JsonErrorText(e.what()));
   }
   return file;
 }

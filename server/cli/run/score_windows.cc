@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "common/text/text.h"
 
 namespace sluice {
 
@@ -128,7 +129,8 @@ absl::Status AddScores(const std::string& line, size_t ids,
       sum->Add(logprobs[i].get<double>());
     }
   } catch (const nlohmann::json::exception& error) {
-    return Internal("a result line is no scored prompt: ", error.what());
+    return Internal("a result line is no scored prompt: ",
+                    JsonErrorText(error.what()));
   }
   return absl::OkStatus();
 }

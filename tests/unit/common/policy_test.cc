@@ -175,9 +175,10 @@ TEST(PolicyTest, ErrorsNameTheKey) {
 TEST(PolicyTest, FilesThatCannotBeRead) {
   ExpectRefused("@/nowhere/policy", "/nowhere/policy");
   ExpectRefused("@", "can't read");
-  ExpectRefused("@/", "can't read /");
+  ExpectRefused("@/", "can't read the file '/': Is a directory");
+  ExpectRefused("@/none", "can't read the file '/none': No such file or");
   const PolicyFile long_file(std::string(100000, '#'));
-  ExpectRefused(long_file.Text(), "can't read");
+  ExpectRefused(long_file.Text(), "has more than 65536 bytes");
 }
 
 TEST(PolicyTest, TheTextSaysAllAndReadsBack) {

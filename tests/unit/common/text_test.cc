@@ -73,5 +73,16 @@ TEST(TextTest, JsonStaysTheSameValue) {
             "{\"n\":\"\\u007f\\u009b\\u202e\u00E9\"}");
 }
 
+TEST(TextTest, OfJsonErrorsOnlyWhatHelpsAPersonIsLeft) {
+  EXPECT_EQ(JsonErrorText("[json.exception.parse_error.101] parse error at "
+                          "line 1, column 5: syntax error while parsing value"),
+            "line 1, column 5: syntax error while parsing value");
+  EXPECT_EQ(
+      JsonErrorText("[json.exception.type_error.302] type must be number"),
+      "type must be number");
+  EXPECT_EQ(JsonErrorText("[json.exception.x"), "[json.exception.x");
+  EXPECT_EQ(JsonErrorText(""), "");
+}
+
 }  // namespace
 }  // namespace sluice

@@ -277,7 +277,7 @@ TEST(TokenizerLoadTest, NotJson) {
   EXPECT_EQ(status.code(), kBad);
   EXPECT_THAT(std::string(status.message()),
               testing::AllOf(HasSubstr("tokenizer.json"),
-                             HasSubstr("not JSON: at byte")));
+                             HasSubstr("not JSON: line 1, column 11")));
   EXPECT_EQ(LoadError({{"tokenizer.json", "\"text\""}}).code(), kBad);
   EXPECT_EQ(LoadError({{"tokenizer.json", ""}}).code(), kBad);
   EXPECT_EQ(LoadError({{"tokenizer.json", "{\"model\": \"\xFF\"}"}}).code(),

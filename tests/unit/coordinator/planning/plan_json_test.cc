@@ -124,7 +124,12 @@ TEST(PlanJsonTest, ErrorsNameTheKey) {
   EXPECT_THAT(refused("/predicted/binding", "love"),
               HasSubstr("predicted.binding"));
   EXPECT_THAT(std::string(ParsePlan("{").status().message()),
-              HasSubstr("expected a JSON object"));
+              HasSubstr("expected JSON, which this is not"));
+  EXPECT_THAT(
+      std::string(ParsePlan(R"({"version":1,"machine":"m","fingerprint":"f"})")
+                      .status()
+                      .message()),
+      HasSubstr("this is the profile of a machine, for --profile; a plan is"));
   EXPECT_THAT(std::string(ParsePlan("[1]").status().message()),
               HasSubstr("expected a JSON object"));
 }
