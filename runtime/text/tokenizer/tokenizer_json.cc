@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-AddedTokens::Model ModelView(const BpeModel* model) {
+AddedTokens::Model ModelView(const TokenModel* model) {
   return {[model](absl::string_view token) { return model->TokenToId(token); },
           model->size()};
 }
@@ -113,13 +113,12 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
   bool bytes = false;
   SLUICE_ASSIGN_OR_RETURN(const auto pre_tokenizer, root.Find("pre_tokenizer"));
   if (pre_tokenizer) {
-    SLUICE_ASSIGN_OR_RETURN(const bool can_read_bytes,
-                            BpeModel::CanReadBytes(model));
+    SLUICE_ASSIGN_OR_RETURN(const bool can_read_bytes, CanReadBytes(model));
     SLUICE_ASSIGN_OR_RETURN(
         parts.pre_tokenizer,
         CreatePreTokenizer(*pre_tokenizer, can_read_bytes, &bytes));
   }
-  SLUICE_ASSIGN_OR_RETURN(parts.model, BpeModel::FromJson(model, bytes));
+  SLUICE_ASSIGN_OR_RETURN(parts.model, TokenModelFromJson(model, bytes));
   SLUICE_ASSIGN_OR_RETURN(const auto post, root.Find("post_processor"));
   if (post) {
     SLUICE_ASSIGN_OR_RETURN(parts.post_processor,

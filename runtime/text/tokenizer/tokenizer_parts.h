@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "runtime/text/tokenizer/added_tokens.h"
-#include "runtime/text/tokenizer/bpe_model.h"
 #include "runtime/text/tokenizer/decoder.h"
+#include "runtime/text/tokenizer/models/token_model.h"
 #include "runtime/text/tokenizer/normalizer.h"
 #include "runtime/text/tokenizer/post_processor.h"
 #include "runtime/text/tokenizer/pre_tokenizer.h"
@@ -21,7 +21,7 @@ namespace sluice {
 struct TokenizerParts {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  std::unique_ptr<BpeModel> model;
+  std::unique_ptr<TokenModel> model;
   AddedTokens added;
   PostProcessor post_processor;
   std::vector<Decoder> decoders;
@@ -31,7 +31,7 @@ struct TokenizerParts {
 constexpr size_t kMaxTokenizerFileBytes = size_t{1} << 30;
 
 // Returns AddedTokens' view of `model`, which must outlive it.
-AddedTokens::Model ModelView(const BpeModel* model);
+AddedTokens::Model ModelView(const TokenModel* model);
 
 // Reads a directory's tokenizer.json.
 absl::StatusOr<TokenizerParts> ReadTokenizerJson(

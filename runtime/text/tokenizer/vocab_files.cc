@@ -12,6 +12,7 @@
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/text/tokenizer/json_part.h"
+#include "runtime/text/tokenizer/models/bpe_model.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 
 #include "common/text/utf8.h"
 #include "common/threads/thread.h"
-#include "runtime/text/tokenizer/bpe_model.h"
+#include "runtime/text/tokenizer/models/bpe_model.h"
 #include "runtime/text/unicode/unicode.h"
 #include "tests/unit/text/model_files.h"
 

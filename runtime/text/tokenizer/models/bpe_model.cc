@@ -1,4 +1,4 @@
-#include "runtime/text/tokenizer/bpe_model.h"
+#include "runtime/text/tokenizer/models/bpe_model.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/status_macros.h"
-#include "runtime/text/tokenizer/bpe_model.h"
+#include "runtime/text/tokenizer/models/bpe_model.h"
 
 namespace sluice {
 namespace {
@@ -69,17 +69,6 @@ absl::StatusOr<bool> BpeModel::CanReadBytes(const JsonPart& part) {
 
 absl::StatusOr<std::unique_ptr<BpeModel>> BpeModel::FromJson(
     const JsonPart& part, bool byte_words) {
-  SLUICE_ASSIGN_OR_RETURN(const auto type_part, part.Find("type"));
-  if (type_part) {  // files from before there were several have none
-    SLUICE_ASSIGN_OR_RETURN(const std::string type, type_part->String());
-    if (type != "BPE") {
-      return type_part->Unimplemented("model \"", type,
-                                      "\" is not supported, only BPE is");
-    }
-  } else {
-    SLUICE_ASSIGN_OR_RETURN(const auto merges_part, part.Find("merges"));
-    if (!merges_part) return part.Unimplemented("is no BPE model");
-  }
   SLUICE_ASSIGN_OR_RETURN(const auto dropout, part.Find("dropout"));
   if (dropout && !(dropout->value().is_number() && dropout->value() == 0)) {
     return dropout->Unimplemented("dropout is not supported");

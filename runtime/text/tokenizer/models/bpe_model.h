@@ -14,14 +14,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "runtime/text/tokenizer/json_part.h"
-#include "runtime/text/tokenizer/word_cache.h"
+#include "runtime/text/tokenizer/models/token_model.h"
+#include "runtime/text/tokenizer/models/word_cache.h"
 
 namespace sluice {
 
 // Byte-pair encoding: a word's characters are joined, the pair with the best
-// rank first (of equal ones the leftmost), while any pair has a rank. Thread-
-// safe; words are remembered in a cache of bounded size.
-class BpeModel {
+// rank first (of equal ones the leftmost), while any pair has a rank. Words are
+// remembered in a cache of bounded size.
+class BpeModel : public TokenModel {
  public:
   struct Options {
     std::string unk_token;  // "": characters without a token are left out
@@ -37,8 +38,6 @@ class BpeModel {
   using Vocabulary = absl::flat_hash_map<std::string, int32_t>;
   using Merge = std::pair<std::string, std::string>;
 
-  static constexpr int32_t kMaxId = (1 << 24) - 1;
-
   // kInvalidArgument if a merge names an unknown token. Ids must be in
   // 0..kMaxId.
   static absl::StatusOr<std::unique_ptr<BpeModel>> Create(
@@ -51,15 +50,17 @@ class BpeModel {
   // Whether FromJson supports byte_words for this model.
   static absl::StatusOr<bool> CanReadBytes(const JsonPart& part);
 
-  // Appends the tokens of `word` (not empty). kInvalidArgument if it needs the
-  // token for unknown characters and there is none.
-  absl::Status Encode(absl::string_view word, std::vector<int32_t>* ids) const;
-
-  std::optional<int32_t> TokenToId(absl::string_view token) const;
-  absl::string_view IdToToken(int32_t id) const;  // "" if unknown
-  bool HasId(int32_t id) const;
-  int32_t size() const { return static_cast<int32_t>(vocabulary_.size()); }
-  int32_t max_id() const { return static_cast<int32_t>(tokens_.size()) - 1; }
+  absl::Status Encode(absl::string_view word,
+                      std::vector<int32_t>* ids) const override;
+  std::optional<int32_t> TokenToId(absl::string_view token) const override;
+  absl::string_view IdToToken(int32_t id) const override;
+  bool HasId(int32_t id) const override;
+  int32_t size() const override {
+    return static_cast<int32_t>(vocabulary_.size());
+  }
+  int32_t max_id() const override {
+    return static_cast<int32_t>(tokens_.size()) - 1;
+  }
 
  private:
   struct Rank {
