@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
+#include "runtime/text/tokenizer/charsmap.h"
 #include "runtime/text/tokenizer/patterns/regex.h"
 #include "runtime/text/tokenizer/patterns/split.h"
 #include "runtime/text/unicode/unicode.h"
@@ -132,6 +134,20 @@ absl::Status BytesToChars(NormalizedText* text) {
   return absl::OkStatus();
 }
 
+// Removes controls and makes other blanks spaces, as SentencePiece's "nmt"
+// rules begin.
+void AppendNmt(char32_t c, std::string* out) {
+  if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) ||
+      c == 0x7F || c == 0x8F || c == 0x9F) {
+    return;
+  }
+  const bool blank = c == 0x09 || c == 0x0A || c == 0x0C || c == 0x0D ||
+                     c == 0x1680 || (c >= 0x200B && c <= 0x200F) ||
+                     c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+                     c == 0xFFFD;
+  AppendUtf8(blank ? U' ' : c, out);
+}
+
 absl::StatusOr<Normalizer> CreateAt(const JsonPart& part, int depth);
 
 absl::StatusOr<Normalizer> CreateSequence(const JsonPart& part, int depth) {
@@ -163,6 +179,18 @@ absl::StatusOr<Normalizer> CreateAt(const JsonPart& part, int depth) {
     });
   }
   if (type == "ByteLevel") return Normalizer(BytesToChars);
+  if (type == "Nmt") return EachCharacter(AppendNmt);
+  if (type == "Precompiled") {
+    SLUICE_ASSIGN_OR_RETURN(const std::string encoded,
+                            part.GetString("precompiled_charsmap"));
+    std::string bytes;
+    if (!absl::Base64Unescape(encoded, &bytes)) {
+      return part.Invalid("precompiled_charsmap is not Base64");
+    }
+    SLUICE_ASSIGN_OR_RETURN(Charsmap map,
+                            Annotate(Charsmap::Parse(bytes), part.where()));
+    return CharsmapNormalizer(std::move(map));
+  }
   if (type == "Prepend") {
     SLUICE_ASSIGN_OR_RETURN(std::string text, part.GetString("prepend"));
     return Prepend(std::move(text));

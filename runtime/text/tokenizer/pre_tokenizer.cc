@@ -1,6 +1,7 @@
 #include "runtime/text/tokenizer/pre_tokenizer.h"
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,6 +94,23 @@ absl::Status CutWords(const Piece& piece, Work* work) {
   if (run != kSpace) {
     work->out.push_back(Slice(piece, begin, piece.text.size()));
   }
+  return absl::OkStatus();
+}
+
+// Cuts where the script changes. Japanese's scripts are one. A space belongs to
+// what is before it; leading ones are left out, as in Hugging Face's.
+absl::Status CutScripts(const Piece& piece, Work* work) {
+  std::optional<int> last;
+  std::optional<size_t> begin;
+  for (size_t pos = 0; pos < piece.text.size();) {
+    const size_t at = pos;
+    const std::optional<int> script = ScriptOf(DecodeUtf8(piece.text, &pos));
+    if (!script || script == last) continue;
+    last = script;
+    if (begin) work->out.push_back(Slice(piece, *begin, at));
+    begin = at;
+  }
+  if (begin) work->out.push_back(Slice(piece, *begin, piece.text.size()));
   return absl::OkStatus();
 }
 
@@ -217,6 +235,15 @@ absl::StatusOr<PreTokenizer> CreateSplit(const JsonPart& part) {
   return SplitBy(std::move(regex), behavior, invert);
 }
 
+absl::StatusOr<PreTokenizer> CreateDelimiterSplit(const JsonPart& part) {
+  SLUICE_ASSIGN_OR_RETURN(const JsonPart delimiter_part, part.Get("delimiter"));
+  SLUICE_ASSIGN_OR_RETURN(const char32_t delimiter, delimiter_part.Char());
+  std::string text;
+  AppendUtf8(delimiter, &text);
+  SLUICE_ASSIGN_OR_RETURN(auto regex, Regex::Literal(text));
+  return SplitBy(std::move(regex), SplitBehavior::kRemoved, /*invert=*/false);
+}
+
 absl::StatusOr<PreTokenizer> CreateMetaspace(const JsonPart& part) {
   SLUICE_ASSIGN_OR_RETURN(const JsonPart replacement_part,
                           part.Get("replacement"));
@@ -270,6 +297,8 @@ absl::StatusOr<PreTokenizer> CreateAt(const JsonPart& part,
     if (context.keep_bytes) *context.bytes = true;
     return ByteLevel(add_prefix_space, use_regex, context.keep_bytes);
   }
+  if (type == "UnicodeScripts") return Cutting(CutScripts);
+  if (type == "CharDelimiterSplit") return CreateDelimiterSplit(part);
   if (type == "WhitespaceSplit") {
     return SplitAt(IsWhitespace, SplitBehavior::kRemoved);
   }

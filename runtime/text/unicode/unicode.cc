@@ -4,6 +4,7 @@
 #include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
+#include <unicode/uscript.h>
 
 #include <algorithm>
 #include <iterator>
@@ -132,6 +133,18 @@ bool IsMark(char32_t c) {
   if (c == 0x1CF2 || c == 0x1CF3) return true;  // were marks then
   return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_M_MASK) != 0 &&
          c != 0x111C9 && IsOfAge(c, 9);
+}
+
+std::optional<int> ScriptOf(char32_t c) {
+  if (c == ' ' || (c >= 0x80 && !IsOfAge(c, 9))) return std::nullopt;
+  if (c == 0x589 || c == 0x61C) return USCRIPT_COMMON;  // were common then
+  UErrorCode error = U_ZERO_ERROR;
+  const UScriptCode script = uscript_getScript(static_cast<UChar32>(c), &error);
+  if (script == USCRIPT_UNKNOWN) return std::nullopt;
+  if (script == USCRIPT_HIRAGANA || script == USCRIPT_KATAKANA || c == 0x30FC) {
+    return USCRIPT_HAN;
+  }
+  return script;
 }
 
 void AppendLowercase(char32_t c, std::string* out) {

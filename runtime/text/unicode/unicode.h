@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -18,6 +19,9 @@ bool IsPunctuation(char32_t c);  // ASCII punctuation, and P of Unicode 8
 // Matches \w: Alphabetic, M, Nd, Pc, Join_Control; Unicode 16
 bool IsWordChar(char32_t c);
 bool IsMark(char32_t c);  // M; Unicode 9
+// The number of a script of Unicode 9; nullopt for a space and for characters
+// without one. Hiragana and Katakana count as Han.
+std::optional<int> ScriptOf(char32_t c);
 
 // Appends the lowercase of `c`, without regard to its neighbours.
 void AppendLowercase(char32_t c, std::string* out);
