@@ -155,7 +155,7 @@ TOKEN_FRAMES = [
 ]
 
 
-def _stable_code_points():
+def stable_code_points():
     """Code points whose class is the same in Unicode 14 and in the newest tables.
 
     Both sides of the comparison carry their own Unicode tables (Python 3.11's are 14.0,
@@ -178,7 +178,7 @@ def _stable_code_points():
 
 
 def _random_strings(rng):
-    stable = _stable_code_points()
+    stable = stable_code_points()
     assigned = [c for c in stable if unicodedata.category(chr(c)) not in ("Cn", "Co")]
     basic = [c for c in assigned if c < 0x3000]
     spaces = [c for c in assigned if chr(c).isspace()]

@@ -1,10 +1,10 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
-    python make_golden.py [tokenizers] [prefix_space] [special_tokens] [chat] [requests] [models]
-                          [logits] [scores] [quant] [kv_quant]
+    python make_golden.py [tokenizers] [families] [prefix_space] [special_tokens] [chat] [requests]
+                          [models] [logits] [scores] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
-../models/requirements.txt, Debian's bible-kjv, and for what the trained models say
+../models/requirements.txt (the families others, see README.md), Debian's bible-kjv, and for what the trained models say
 ../models/llama-kjv and ../models/opt-kjv. Everything is seeded: a second run on the same
 machine writes the same bytes (logits of another CPU may differ in the last bits).
 """
@@ -15,6 +15,7 @@ import os
 
 PARTS = {
     "tokenizers": "make_tokenizers",
+    "families": "make_families",
     "prefix_space": "make_prefix_space",
     "special_tokens": "make_special_tokens",
     "chat": "make_chat",
