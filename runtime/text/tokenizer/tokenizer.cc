@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
 #include "runtime/text/tokenizer/pieces.h"
@@ -138,22 +139,25 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     std::error_code error;
     return std::filesystem::exists(model_dir / name, error);
   };
-  const bool json = exists("tokenizer.json");
-  if (!json && !(exists("vocab.json") && exists("merges.txt"))) {
-    if (exists("tokenizer.model")) {
-      return Unimplemented(
-          (model_dir / "tokenizer.model").string(),
-          ": SentencePiece models are not read: convert it to tokenizer.json");
-    }
+  const auto json = model_dir / "tokenizer.json";
+  const auto pieces = model_dir / "tokenizer.model";
+  const bool vocab = exists("vocab.json") && exists("merges.txt");
+  if (!exists("tokenizer.json") && !exists("tokenizer.model") && !vocab) {
     return NotFound(
         model_dir.string(),
-        ": neither tokenizer.json nor vocab.json and merges.txt; copy "
-        "them from the model's repository");
+        ": neither tokenizer.json nor tokenizer.model nor vocab.json and "
+        "merges.txt; copy them from the model's repository");
   }
   SLUICE_ASSIGN_OR_RETURN(const TokenizerConfig config,
                           ReadTokenizerConfig(model_dir));
-  auto parts = json ? ReadTokenizerJson(model_dir / "tokenizer.json", config)
-                    : ReadVocabAndMerges(model_dir, config);
+  // The class says which of two kinds of files is meant.
+  const bool prefers_vocab =
+      absl::StartsWith(config.tokenizer_class, "GPT2Tokenizer") ||
+      absl::StartsWith(config.tokenizer_class, "Qwen2Tokenizer");
+  auto parts = exists("tokenizer.json") ? ReadTokenizerJson(json, config)
+               : exists("tokenizer.model") && !(vocab && prefers_vocab)
+                   ? ReadSentencePiece(pieces, config)
+                   : ReadVocabAndMerges(model_dir, config);
   if (!parts.ok()) return parts.status();
   return std::make_unique<PartsTokenizer>(*std::move(parts));
 }

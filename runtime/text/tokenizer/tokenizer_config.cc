@@ -275,6 +275,10 @@ absl::StatusOr<TokenizerConfig> ReadTokenizerConfig(
     if (prefix) {
       SLUICE_ASSIGN_OR_RETURN(config.add_prefix_space, prefix->Bool());
     }
+    SLUICE_ASSIGN_OR_RETURN(const auto everywhere, root.Find("legacy"));
+    if (everywhere) {
+      SLUICE_ASSIGN_OR_RETURN(config.prefix_everywhere, everywhere->Bool());
+    }
     SLUICE_ASSIGN_OR_RETURN(const auto added,
                             root.Find("added_tokens_decoder"));
     if (added) {

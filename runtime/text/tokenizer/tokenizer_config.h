@@ -30,6 +30,9 @@ struct TokenizerConfig {
   bool add_bos_token = false;
   bool add_eos_token = false;
   std::optional<bool> add_prefix_space;  // if given
+  // Whether SentencePiece's space comes before each text between added tokens,
+  // and not only before the first: "legacy", if given.
+  std::optional<bool> prefix_everywhere;
 
   // The texts of the existing named tokens.
   std::map<std::string, std::string> SpecialTokens() const;

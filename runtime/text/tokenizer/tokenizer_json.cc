@@ -8,11 +8,6 @@
 
 namespace sluice {
 
-AddedTokens::Model ModelView(const TokenModel* model) {
-  return {[model](absl::string_view token) { return model->TokenToId(token); },
-          model->size()};
-}
-
 namespace {
 
 absl::Status ReadAdded(const JsonPart& root, const TokenizerConfig& config,

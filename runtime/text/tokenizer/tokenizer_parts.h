@@ -42,4 +42,13 @@ absl::StatusOr<TokenizerParts> ReadTokenizerJson(
 absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
     const std::filesystem::path& model_dir, const TokenizerConfig& config);
 
+// Reads a tokenizer.model of SentencePiece and builds what transformers does
+// for its tokenizer_class.
+absl::StatusOr<TokenizerParts> ReadSentencePiece(
+    const std::filesystem::path& file, const TokenizerConfig& config);
+
+// Sets the special tokens to those of `config`, and puts those around the text
+// that it asks for: for files that hold no post-processor.
+void FrameByConfig(const TokenizerConfig& config, TokenizerParts* parts);
+
 }  // namespace sluice
