@@ -3,6 +3,7 @@
 Everything is deterministic: the same list on every run.
 """
 
+import functools
 import random
 import unicodedata
 
@@ -155,6 +156,7 @@ TOKEN_FRAMES = [
 ]
 
 
+@functools.cache
 def stable_code_points():
     """Code points whose class is the same in Unicode 14 and in the newest tables.
 
