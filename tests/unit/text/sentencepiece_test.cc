@@ -84,6 +84,19 @@ TEST(SentencePieceTest, ReadsSmallFiles) {
             Ids({1, 5, 1, 5, 2}));
 }
 
+// Control pieces stay tokens if the configuration lists others.
+TEST(SentencePieceTest, ConfiguredTokensJoinThoseOfTheFile) {
+  const std::string file =
+      SmallFile(kBpe) + Piece("<c>", 0, 3) + Piece("<u>", 0, 4);
+  for (const char* name : {"LlamaTokenizer", "Other"}) {
+    const std::string config = std::string(R"({"tokenizer_class": ")") + name +
+                               R"(", "additional_special_tokens": ["<x>"]})";
+    EXPECT_EQ(EncodeBy(file, "b<c>", config), Ids({3, 5, 8}));
+    EXPECT_EQ(EncodeBy(file, "b<u>", config), Ids({3, 5, 9}));
+    EXPECT_EQ(EncodeBy(file, "b<x>", config), Ids({3, 5, 10}));
+  }
+}
+
 TEST(SentencePieceTest, UnknownFieldsAreLeftOut) {
   const std::string more = Bytes(77, "x") + Number(78, 5) +
                            Varint(79 << 3 | 1) + "12345678" +

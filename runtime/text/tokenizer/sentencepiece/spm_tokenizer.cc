@@ -341,6 +341,8 @@ absl::StatusOr<TokenizerParts> ReadSentencePiece(
       if (model.add_dummy_prefix) token.normalized = false;
     }
   }
+  // These are tokens beside those that the configuration lists. transformers 5
+  // forgets them if it lists any, which 4 did not.
   std::vector<std::string> user_defined;
   for (const Model::Piece& piece : model.pieces) {
     const bool special = piece.type == Model::PieceType::kControl;
