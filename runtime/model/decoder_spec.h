@@ -23,7 +23,7 @@ struct RotarySpec {
 };
 
 // The description of a decoder-only transformer, which the executor interprets;
-// a new family is a new description.
+// a new family (families/) is a new description.
 //
 //   x = embed(tokens) [project_in] [+ learned positions]
 //   each layer, pre-norm:   x += attention(norm1(x));  x += mlp(norm2(x))
@@ -56,6 +56,8 @@ struct DecoderSpec {
   bool gated_mlp =
       true;  // down(act(gate(x)) * up(x)); otherwise down(act(up(x)))
   bool qkv_bias = false;
+  // RMSNorm of each head's q and k, with norm_eps, before positions.
+  bool qk_norm = false;
   bool out_bias = false;
   bool mlp_bias = false;
 
@@ -64,7 +66,12 @@ struct DecoderSpec {
   int32_t position_offset =
       0;  // row of the learned position table for position 0
 
-  float attention_scale = 0;            // multiplies q.k
+  float attention_scale = 0;  // multiplies q.k
+  // Factors of the embedding's rows, of what attention and MLP add to x, and of
+  // the logits. They are made part of the weights (LayerTensors and its kin).
+  float embedding_scale = 1;
+  float residual_scale = 1;
+  float logit_scale = 1;
   std::vector<int32_t> sliding_window;  // per layer: positions visible
                                         // including one's own; 0: all
   bool tied_embeddings = false;         // the head is the embedding matrix

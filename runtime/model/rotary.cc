@@ -153,13 +153,11 @@ RotarySpec Yarn(ConfigReader& reader, const json& parameters, const Base& base,
   return rotary;
 }
 
-RotarySpec LongRope(ConfigReader& reader, const Base& base) {
+RotarySpec LongRope(ConfigReader& reader, const Base& base,
+                    PositionStretch* stretch) {
   RotarySpec rotary;
   if (base.original_max_positions < base.max_positions) {
-    reader.Unsupported("rope_type",
-                       "\"longrope\" with max_position_embeddings beyond "
-                       "original_max_position_embeddings");
-    return rotary;
+    stretch->limit = static_cast<int32_t>(base.original_max_positions);
   }
   const json* factors = reader.OptionalArray("short_factor");
   if (factors == nullptr) {
@@ -197,7 +195,7 @@ RotarySpec LongRope(ConfigReader& reader, const Base& base) {
 
 absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
                                      const std::string& prefix,
-                                     int32_t head_dim, int32_t max_positions,
+                                     const RotaryShape& shape,
                                      PositionStretch* stretch) {
   *stretch = {};
   ConfigReader top(config);
@@ -209,8 +207,8 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
                                : std::string("default");
 
   Base base;
-  base.dim = head_dim;
-  base.max_positions = max_positions;
+  base.dim = shape.dim;
+  base.max_positions = shape.max_positions;
   const double top_theta =
       top.OptionalNumber("rope_theta", kTiny, kMax).value_or(kDefaultTheta);
   base.theta =
@@ -221,13 +219,13 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
       top_original
           ? top_original
           : reader.OptionalNumber("original_max_position_embeddings", 1, 1e12);
-  base.original_max_positions = original.value_or(max_positions);
+  base.original_max_positions = original.value_or(shape.max_positions);
   SLUICE_RETURN_IF_ERROR(top.status());
   SLUICE_RETURN_IF_ERROR(reader.status());
 
   // transformers ignores it for the default type; with the others these
   // families could not run there at all.
-  if (type != "default" &&
+  if (type != "default" && !shape.partial &&
       (reader.OptionalNumber("partial_rotary_factor", 0, 1).value_or(1) != 1 ||
        top.OptionalNumber("partial_rotary_factor", 0, 1).value_or(1) != 1)) {
     return absl::UnimplementedError(
@@ -260,13 +258,13 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   } else if (type == "yarn") {
     rotary = Yarn(reader, parameters, base, stretch);
   } else if (type == "longrope") {
-    rotary = LongRope(reader, base);
+    rotary = LongRope(reader, base, stretch);
   } else {
     reader.Unsupported(type_key, absl::StrCat("\"", type, "\""));
   }
   SLUICE_RETURN_IF_ERROR(reader.status());
   SLUICE_RETURN_IF_ERROR(top.status());
-  rotary.dim = head_dim;
+  rotary.dim = shape.dim;
   for (float f : rotary.inv_freq) {
     if (!std::isfinite(f)) {
       return InvalidArgument(
@@ -298,11 +296,11 @@ std::string ScalingType(const json& parameters) {
 }  // namespace
 
 absl::StatusOr<RotarySpec> ParseRotary(
-    const json& config, int32_t head_dim, int32_t max_positions,
+    const json& config, const RotaryShape& shape,
     const std::vector<std::string>& layer_types, PositionStretch* stretch) {
-  if (head_dim % 2 != 0) {
+  if (shape.dim % 2 != 0) {
     return InvalidArgument(
-        "head_dim must be even for rotary embeddings, but is ", head_dim);
+        "head_dim must be even for rotary embeddings, but is ", shape.dim);
   }
   ConfigReader reader(config);
   std::string prefix = "rope_scaling.";
@@ -338,11 +336,9 @@ absl::StatusOr<RotarySpec> ParseRotary(
         return InvalidArgument(prefix, layer_type, " is missing");
       }
     }
-    return ParseFlat(config, *nested, nested_prefix, head_dim, max_positions,
-                     stretch);
+    return ParseFlat(config, *nested, nested_prefix, shape, stretch);
   }
-  return ParseFlat(config, *parameters, prefix, head_dim, max_positions,
-                   stretch);
+  return ParseFlat(config, *parameters, prefix, shape, stretch);
 }
 
 std::string DescribePositions(const DecoderSpec& spec,
@@ -365,6 +361,11 @@ std::string DescribePositions(const DecoderSpec& spec,
            "beyond max_position_embeddings, \"dynamic\" scaling gives answers "
            "that depend on how a prompt is cut into steps; \"yarn\" and "
            "\"linear\" in config.json go beyond";
+  }
+  if (type == "longrope" || type == "su") {
+    return takes +
+           "beyond them, \"longrope\" has other factors for the whole "
+           "sequence, which its first tokens could not know";
   }
   if (type == "yarn" || type == "linear") {
     return absl::StrCat(takes, "as far as the \"", type,

@@ -16,6 +16,17 @@ struct PositionStretch {
   // Whether linear scaling does not tell the original length: some write that
   // as max_position_embeddings, others the length after scaling.
   bool uncertain = false;
+  // LongRoPE takes other frequencies for sequences that are longer than this,
+  // which a sequence that is replayed could not know; 0: no limit.
+  int32_t limit = 0;
+};
+
+// What is rotated: so many dimensions of a head, from the first on, and whether
+// the family knows partial_rotary_factor.
+struct RotaryShape {
+  int32_t dim;
+  bool partial = false;
+  int32_t max_positions;
 };
 
 // Rotary frequencies of a config.json, in the float32 arithmetic of Hugging
@@ -28,10 +39,11 @@ struct PositionStretch {
 // dynamic, which changes nothing up to `max_positions` (beyond it transformers
 // takes other frequencies for each length, and keys of earlier steps keep
 // theirs, so that a sequence that is replayed would come out otherwise);
-// longrope only where it never switches to its long factors.
+// longrope up to the
+// positions from which it has its long factors.
 //
 absl::StatusOr<RotarySpec> ParseRotary(
-    const nlohmann::json& config, int32_t head_dim, int32_t max_positions,
+    const nlohmann::json& config, const RotaryShape& shape,
     const std::vector<std::string>& layer_types, PositionStretch* stretch);
 
 // Describes a model's positions (spec.max_positions: max_position_embeddings,

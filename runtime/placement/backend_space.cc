@@ -72,7 +72,8 @@ absl::Status PackedLayouts::ForEachMatrix(
     absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
   std::vector<MatrixLayout*> all = {&embedding.project_in};
   for (LayerLayout* l : {&layer, &dequantized}) {
-    all.insert(all.end(), {&l->qkv, &l->out, &l->up, &l->down});
+    const auto matrices = l->matrices();
+    all.insert(all.end(), matrices.begin(), matrices.end());
   }
   for (HeadSectionLayout& section : head) {
     all.insert(all.end(), {&section.project_out, &section.head});

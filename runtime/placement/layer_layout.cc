@@ -1,7 +1,7 @@
 #include "runtime/placement/layer_layout.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <span>
 
 #include "common/blocks.h"
 
@@ -52,8 +52,8 @@ class Builder {
 };
 
 // Returns where the part at `offset` begins, vectors lying before matrices.
-size_t PartOf(size_t offset, std::initializer_list<const VectorLayout*> vectors,
-              std::initializer_list<const MatrixLayout*> matrices) {
+size_t PartOf(size_t offset, std::span<const VectorLayout* const> vectors,
+              std::span<const MatrixLayout* const> matrices) {
   size_t begin = 0;
   for (const VectorLayout* v : vectors) {
     if (v->length > 0 && v->offset <= offset) begin = v->offset;
@@ -69,45 +69,113 @@ size_t PartOf(size_t offset, std::initializer_list<const VectorLayout*> vectors,
 
 }  // namespace
 
+VectorLayout& LayerLayout::vector(LayerVector part) {
+  switch (part) {
+    case LayerVector::kNorm1Weight:
+      return norm1.weight;
+    case LayerVector::kNorm1Bias:
+      return norm1.bias;
+    case LayerVector::kNorm2Weight:
+      return norm2.weight;
+    case LayerVector::kNorm2Bias:
+      return norm2.bias;
+    case LayerVector::kQNorm:
+      return q_norm;
+    case LayerVector::kKNorm:
+      return k_norm;
+    case LayerVector::kQkvBias:
+      return qkv_bias;
+    case LayerVector::kOutBias:
+      return out_bias;
+    case LayerVector::kUpBias:
+      return up_bias;
+    case LayerVector::kUpBiasTyped:
+      return up_bias_typed;
+    case LayerVector::kDownBias:
+      break;
+  }
+  return down_bias;
+}
+
+MatrixLayout& LayerLayout::matrix(LayerMatrix part) {
+  switch (part) {
+    case LayerMatrix::kQkv:
+      return qkv;
+    case LayerMatrix::kOut:
+      return out;
+    case LayerMatrix::kUp:
+      return up;
+    case LayerMatrix::kDown:
+      break;
+  }
+  return down;
+}
+
+std::array<VectorLayout*, kNumLayerVectors> LayerLayout::vectors() {
+  std::array<VectorLayout*, kNumLayerVectors> all;
+  for (int i = 0; i < kNumLayerVectors; ++i) {
+    all[i] = &vector(static_cast<LayerVector>(i));
+  }
+  return all;
+}
+
+std::array<const VectorLayout*, kNumLayerVectors> LayerLayout::vectors() const {
+  std::array<const VectorLayout*, kNumLayerVectors> all;
+  const auto mine = const_cast<LayerLayout*>(this)->vectors();
+  std::copy(mine.begin(), mine.end(), all.begin());
+  return all;
+}
+
+std::array<MatrixLayout*, kNumLayerMatrices> LayerLayout::matrices() {
+  std::array<MatrixLayout*, kNumLayerMatrices> all;
+  for (int i = 0; i < kNumLayerMatrices; ++i) {
+    all[i] = &matrix(static_cast<LayerMatrix>(i));
+  }
+  return all;
+}
+
+std::array<const MatrixLayout*, kNumLayerMatrices> LayerLayout::matrices()
+    const {
+  std::array<const MatrixLayout*, kNumLayerMatrices> all;
+  const auto mine = const_cast<LayerLayout*>(this)->matrices();
+  std::copy(mine.begin(), mine.end(), all.begin());
+  return all;
+}
+
 size_t LayerLayout::PartBegin(size_t offset) const {
-  return PartOf(offset,
-                {&norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias,
-                 &qkv_bias, &out_bias, &up_bias, &up_bias_typed, &down_bias},
-                {&qkv, &out, &up, &down});
+  return PartOf(offset, vectors(), matrices());
 }
 
 size_t HeadSectionLayout::PartBegin(size_t offset) const {
-  return PartOf(offset, {&norm.weight, &norm.bias}, {&project_out, &head});
+  const VectorLayout* const vectors[] = {&norm.weight, &norm.bias};
+  const MatrixLayout* const matrices[] = {&project_out, &head};
+  return PartOf(offset, vectors, matrices);
 }
 
 LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
                             const TensorShard& shard, const PanelRules& rules) {
-  const int64_t hidden = spec.hidden_size;
-  const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
-  const int64_t inner = spec.intermediate_size;
-  // The rank's own columns.
-  const int64_t qkv =
-      (int64_t{shard.heads.size()} + 2 * shard.kv_heads.size()) * spec.head_dim;
-  const int64_t columns = shard.hidden.size();
-  const int64_t up = int64_t{shard.inner.size()} * (spec.gated_mlp ? 2 : 1);
-  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
-  const bool norm_weight = !layer_norm || spec.norm_affine;
-  const bool norm_bias = layer_norm && spec.norm_affine;
+  const LayerWeights weights = WeightsOf(spec);
+  const auto length = [&](const std::vector<WeightSlot>& slots) {
+    int64_t rows = 0;
+    for (const WeightSlot& slot : slots) {
+      rows += shard.RowsOf(slot, spec.head_dim).size();
+    }
+    return rows;
+  };
   LayerLayout layout;
   Builder builder(rules);
-  layout.norm1 = builder.Norm(norm_weight, norm_bias, hidden);
-  layout.norm2 = builder.Norm(norm_weight, norm_bias, hidden);
-  layout.qkv_bias = builder.Vector(spec.qkv_bias, qkv);
-  layout.out_bias = builder.Vector(spec.out_bias, columns);
-  layout.up_bias = builder.Vector(spec.mlp_bias, up);
-  layout.up_bias_typed = builder.Vector(
-      spec.mlp_bias && !spec.gated_mlp && rules.wants_typed_bias(), up,
-      rules.dtype);
-  layout.down_bias = builder.Vector(spec.mlp_bias, columns);
-  layout.qkv = builder.Matrix(qkv, hidden, format);
-  layout.out = builder.Matrix(columns, q, format);
-  layout.up = builder.Matrix(up, hidden, format);
-  layout.down = builder.Matrix(columns, inner, format);
+  for (const LayerWeights::Vector& vector : weights.vectors) {
+    const int64_t n = length(vector.slots);
+    layout.vector(vector.part) = builder.Vector(true, n);
+    if (vector.part == LayerVector::kUpBias && !spec.gated_mlp &&
+        rules.wants_typed_bias()) {
+      layout.up_bias_typed = builder.Vector(true, n, rules.dtype);
+    }
+  }
+  for (const LayerWeights::Matrix& matrix : weights.matrices) {
+    layout.matrix(matrix.part) = builder.Matrix(
+        length(matrix.slots), matrix.slots.front().columns, format);
+  }
   layout.bytes = builder.Finish();
   return layout;
 }

@@ -7,6 +7,7 @@
 
 #include "common/number_format.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/model/layer_weights.h"
 #include "runtime/placement/matrix_layout.h"
 #include "runtime/placement/tensor_shard.h"
 
@@ -39,6 +40,7 @@ struct NormLayout {
 
 struct LayerLayout {
   NormLayout norm1, norm2;
+  VectorLayout q_norm, k_norm;  // of a head
   VectorLayout qkv_bias, out_bias;
   VectorLayout up_bias;  // in the order of up's columns
   // The up_bias in the rules' dtype, if they want that.
@@ -59,14 +61,14 @@ struct LayerLayout {
   // is cut between parts only.
   size_t PartBegin(size_t offset) const;
 
-  // Return all vectors and all matrices, in an order of their own.
-  std::array<const VectorLayout*, 9> vectors() const {
-    return {&norm1.weight, &norm1.bias, &norm2.weight, &norm2.bias,   &qkv_bias,
-            &out_bias,     &up_bias,    &down_bias,    &up_bias_typed};
-  }
-  std::array<const MatrixLayout*, 4> matrices() const {
-    return {&qkv, &out, &up, &down};
-  }
+  VectorLayout& vector(LayerVector part);
+  MatrixLayout& matrix(LayerMatrix part);
+
+  // Return all vectors and all matrices, in the order in which they lie.
+  std::array<VectorLayout*, kNumLayerVectors> vectors();
+  std::array<const VectorLayout*, kNumLayerVectors> vectors() const;
+  std::array<MatrixLayout*, kNumLayerMatrices> matrices();
+  std::array<const MatrixLayout*, kNumLayerMatrices> matrices() const;
 };
 
 // Some columns of the head's matrix, and in the first section the norm and

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "common/blocks.h"
 #include "runtime/placement/buffer_sizes.h"
@@ -137,8 +138,7 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
       shape.policy.num_microbatches > 1 ? layouts.dequantized.bytes : 0;
   units.assign(num_layers(), layouts.layer.bytes);
   layer_staging = 0;
-  for (const MatrixLayout* w : {&layouts.layer.qkv, &layouts.layer.out,
-                                &layouts.layer.up, &layouts.layer.down}) {
+  for (const MatrixLayout* w : std::as_const(layouts.layer).matrices()) {
     layer_staging =
         std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
   }

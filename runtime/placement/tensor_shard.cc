@@ -58,6 +58,26 @@ bool CutHeads(const DecoderSpec& spec, bool quantized, TensorRank of,
 
 }  // namespace
 
+ColumnRange TensorShard::RowsOf(const WeightSlot& slot,
+                                int32_t head_dim) const {
+  const auto columns = [&](ColumnRange range) -> ColumnRange {
+    return {range.begin * head_dim, range.end * head_dim};
+  };
+  switch (slot.split) {
+    case RankSplit::kHeads:
+      return columns(heads);
+    case RankSplit::kKvHeads:
+      return columns(kv_heads);
+    case RankSplit::kHidden:
+      return hidden;
+    case RankSplit::kInner:
+      return inner;
+    case RankSplit::kNone:
+      break;
+  }
+  return {0, static_cast<int32_t>(slot.rows)};
+}
+
 TensorShard TensorShard::Of(const DecoderSpec& spec, WeightFormat format,
                             TensorRank of) {
   TensorShard shard;

@@ -6,6 +6,7 @@
 
 #include "common/number_format.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/model/layer_weights.h"
 
 namespace sluice {
 
@@ -56,6 +57,9 @@ struct TensorShard {
   ColumnRange hidden;  // columns of the residual stream: of `out` and `down`
   ColumnRange inner;   // columns between an MLP's matrices
   ColumnRange vocab;   // columns of the head
+
+  // Returns the rows of a layer's weight that the rank has.
+  ColumnRange RowsOf(const WeightSlot& slot, int32_t head_dim) const;
 
   // REQUIRES: 0 <= rank < ranks. `format` is that of the layers' matrices.
   static TensorShard Of(const DecoderSpec& spec, WeightFormat format,

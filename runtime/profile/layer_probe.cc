@@ -32,14 +32,6 @@ constexpr double kMinShare = 0.25;
 
 int32_t InnerOf(int32_t hidden) { return hidden * 11 / 4; }
 
-// Elements of the layer's matrices, with a fourth as many KV heads as heads.
-double Elements(const DecoderSpec& spec) {
-  const double hidden = spec.hidden_size;
-  const double q = 1.0 * spec.num_heads * spec.head_dim;
-  const double kv = 1.0 * spec.num_kv_heads * spec.head_dim;
-  return hidden * (2 * q + 2 * kv + 3.0 * spec.intermediate_size);
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LayerProbe>> LayerProbe::Create(
@@ -150,7 +142,8 @@ absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
         LayerSeconds(rows, seconds / static_cast<double>(std::size(kRows)),
                      cancelled));
     points.push_back(
-        {static_cast<double>(rows), 2 * rows * Elements(spec_) / layer});
+        {static_cast<double>(rows),
+         2 * rows * static_cast<double>(LayerElements(spec_)) / layer});
   }
   return RateCurve(std::move(points));
 }

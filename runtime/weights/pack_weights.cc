@@ -333,69 +333,43 @@ absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
 absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
                                       LoadProgress progress,
                                       const PackedWindow& to) {
-  const LayerLayout& layout = layouts_.layer;
+  LayerLayout& layout = layouts_.layer;
   WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
                     matrices_.get(), pool_, budget_);
+  const LayerWeights weights = WeightsOf(spec_);
   const TensorShard shard = shape_.shard(spec_);
-  const auto columns = [&](ColumnRange heads) -> ColumnRange {
-    return {heads.begin * spec_.head_dim, heads.end * spec_.head_dim};
-  };
-  const ColumnRange q = columns(shard.heads), kv = columns(shard.kv_heads);
-  const std::pair<const VectorLayout&, Role> norms[] = {
-      {layout.norm1.weight, Role::kNorm1Weight},
-      {layout.norm1.bias, Role::kNorm1Bias},
-      {layout.norm2.weight, Role::kNorm2Weight},
-      {layout.norm2.bias, Role::kNorm2Bias}};
-  for (const auto& [vector, role] : norms) {
-    SLUICE_RETURN_IF_ERROR(pack.PackVector(vector, role));
-  }
-  const std::pair<const VectorLayout&, std::vector<VectorPart>> vectors[] = {
-      {layout.qkv_bias,
-       {{Role::kQBias, q}, {Role::kKBias, kv}, {Role::kVBias, kv}}},
-      {layout.out_bias, {{Role::kOutBias, shard.hidden}}},
-      {layout.down_bias, {{Role::kDownBias, shard.hidden}}}};
-  for (const auto& [vector, parts] : vectors) {
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(vector, parts));
-  }
-  const TensorRef* up = pack.Find(Role::kUpWeight);
-  const TensorRef* gate = pack.Find(Role::kGateWeight);
   const bool interleave =
       spec_.gated_mlp && matrices_->rules().interleaves_gate();
-  std::vector<PanelRows> up_panels;
-  if (interleave) {
-    up_panels = Interleave(gate, up, shard.inner);
-  } else {
-    const auto run = [&](const TensorRef* ref) -> RowRun {
-      return {ref, shard.inner.begin, shard.inner.end};
-    };
-    up_panels =
-        IntoPanels(spec_.gated_mlp ? std::vector<RowRun>{run(gate), run(up)}
-                                   : std::vector<RowRun>{run(up)});
-  }
-  if (layout.up_bias.length > 0 && interleave) {
-    SLUICE_RETURN_IF_ERROR(pack.PackMixedBias(layout.up_bias, up_panels));
-  } else if (spec_.gated_mlp) {
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(
-        layout.up_bias,
-        {{Role::kGateBias, shard.inner}, {Role::kUpBias, shard.inner}}));
-  } else {
-    for (const VectorLayout* bias : {&layout.up_bias, &layout.up_bias_typed}) {
-      SLUICE_RETURN_IF_ERROR(
-          pack.PackVectors(*bias, {{Role::kUpBias, shard.inner}}));
+  const auto gate_and_up = [&] {
+    return Interleave(pack.Find(Role::kGateWeight), pack.Find(Role::kUpWeight),
+                      shard.inner);
+  };
+  for (const LayerWeights::Vector& vector : weights.vectors) {
+    const bool of_up = vector.part == LayerVector::kUpBias;
+    if (of_up && interleave) {
+      SLUICE_RETURN_IF_ERROR(pack.PackMixedBias(layout.up_bias, gate_and_up()));
+      continue;
+    }
+    std::vector<VectorPart> parts;
+    for (const WeightSlot& slot : vector.slots) {
+      parts.push_back({slot.role, shard.RowsOf(slot, spec_.head_dim)});
+    }
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.vector(vector.part), parts));
+    if (of_up) {
+      SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.up_bias_typed, parts));
     }
   }
-  const auto matrix = [&](Role role, ColumnRange rows) -> RowRun {
-    return {pack.Find(role), rows.begin, rows.end};
-  };
-  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-      layout.qkv,
-      IntoPanels({matrix(Role::kQWeight, q), matrix(Role::kKWeight, kv),
-                  matrix(Role::kVWeight, kv)})));
-  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-      layout.out, IntoPanels({matrix(Role::kOutWeight, shard.hidden)})));
-  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.up, up_panels));
-  SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-      layout.down, IntoPanels({matrix(Role::kDownWeight, shard.hidden)})));
+  for (const LayerWeights::Matrix& matrix : weights.matrices) {
+    std::vector<RowRun> runs;
+    for (const WeightSlot& slot : matrix.slots) {
+      const ColumnRange rows = shard.RowsOf(slot, spec_.head_dim);
+      runs.push_back({pack.Find(slot.role), rows.begin, rows.end});
+    }
+    SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
+        layout.matrix(matrix.part),
+        matrix.part == LayerMatrix::kUp && interleave ? gate_and_up()
+                                                      : IntoPanels(runs)));
+  }
   return pack.Finish();
 }
 

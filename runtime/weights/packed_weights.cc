@@ -1,9 +1,12 @@
 #include "runtime/weights/packed_weights.h"
 
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "runtime/memory/checksum.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 
 namespace sluice {
 
@@ -26,6 +29,9 @@ std::string PackedWeights::PackedKey() const {
       absl::StrCat(matrices_->PackingKey(),
                    ";weights=", WeightFormatName(shape_.weight_format),
                    ";positions=", positions);
+  const std::string binding = BindingText(spec_);
+  absl::StrAppend(&key, ";binding=",
+                  absl::Hex(BlockChecksum(std::as_bytes(std::span(binding)))));
   const DType tables = matrices_->rules().table_dtype;
   if (tables != matrices_->dtype()) {
     absl::StrAppend(&key, ";tables=", DTypeName(tables));

@@ -22,13 +22,6 @@ int64_t KvWidth(const DecoderSpec& model) {
   return int64_t{model.num_kv_heads} * model.head_dim;
 }
 
-int64_t LayerElements(const DecoderSpec& model) {
-  const int64_t attention =
-      2 * (QueryWidth(model) + KvWidth(model)) * model.hidden_size;
-  return attention + int64_t{model.gated_mlp ? 3 : 2} * model.hidden_size *
-                         model.intermediate_size;
-}
-
 int64_t HeadElements(const DecoderSpec& model) {
   const int64_t projection = model.embed_dim == model.hidden_size
                                  ? 0

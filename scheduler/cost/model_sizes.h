@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "common/number_format.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/model/layer_weights.h"
 
 // Numbers of weights and of positions' bytes, which time is counted by. What
 // lies in memory is a little more: see runtime/placement.
@@ -13,8 +14,6 @@ namespace sluice {
 
 int64_t QueryWidth(const DecoderSpec& model);
 int64_t KvWidth(const DecoderSpec& model);
-// Weights of a layer's matrices: q, k, v, out; up, down and perhaps gate.
-int64_t LayerElements(const DecoderSpec& model);
 // Weights of the head, with the projection of hidden_size to embed_dim, if any.
 int64_t HeadElements(const DecoderSpec& model);
 // K and V of one position in one layer, parameters of groups included.

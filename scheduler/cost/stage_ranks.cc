@@ -1,8 +1,10 @@
 #include "scheduler/cost/stage_ranks.h"
 
 #include <algorithm>
+#include <array>
 
 #include "common/policy.h"
+#include "runtime/model/layer_weights.h"
 #include "runtime/placement/tensor_shard.h"
 
 // "Pope et al. 3": section 3 of "Efficiently Scaling Transformer Inference".
@@ -32,9 +34,10 @@ bool RanksPlacement::Fits(const TierLimits& limits) const {
 RankWork RankWorkOf(const DecoderSpec& model, const Policy& policy,
                     int32_t ranks) {
   const double hidden = model.hidden_size;
-  const double all_queries =
-      static_cast<double>(model.num_heads) * model.head_dim;
-  double qkv = 0, out = 0, up = 0, down = 0, vocab = 0;
+  const LayerWeights weights = WeightsOf(model);
+  // Of the rank that has most, by matrix.
+  std::array<double, kNumLayerMatrices> elements = {};
+  double vocab = 0;
   RankWork work;
   for (int32_t rank = 0; rank < ranks; ++rank) {
     const TensorShard shard =
@@ -45,12 +48,15 @@ RankWork RankWorkOf(const DecoderSpec& model, const Policy& policy,
         static_cast<double>(shard.kv_heads.size()) * model.head_dim;
     work.query_width = std::max(work.query_width, query);
     work.kv_width = std::max(work.kv_width, kv);
-    qkv = std::max(qkv, (query + 2 * kv) * hidden);
-    out = std::max(out, all_queries * shard.hidden.size());
-    up = std::max(up,
-                  (model.gated_mlp ? 2.0 : 1.0) * hidden * shard.inner.size());
-    down = std::max(down, static_cast<double>(model.intermediate_size) *
-                              shard.hidden.size());
+    for (const LayerWeights::Matrix& matrix : weights.matrices) {
+      double of_rank = 0;
+      for (const WeightSlot& slot : matrix.slots) {
+        of_rank += 1.0 * shard.RowsOf(slot, model.head_dim).size() *
+                   static_cast<double>(slot.columns);
+      }
+      double& most = elements[static_cast<size_t>(matrix.part)];
+      most = std::max(most, of_rank);
+    }
     vocab = std::max<double>(vocab, shard.vocab.size());
     if (rank > 0) continue;
     work.exchanges = ranks == 1 ? 0 : shard.divides_heads ? 4 : 3;
@@ -58,8 +64,11 @@ RankWork RankWorkOf(const DecoderSpec& model, const Policy& policy,
         static_cast<double>(GatheredRowBytes(model, shard, policy.dtype)) *
         (ranks - 1) / ranks;
   }
-  work.attention_elements = qkv + out;
-  work.mlp_elements = up + down;
+  const auto of = [&](LayerMatrix part) {
+    return elements[static_cast<size_t>(part)];
+  };
+  work.attention_elements = of(LayerMatrix::kQkv) + of(LayerMatrix::kOut);
+  work.mlp_elements = of(LayerMatrix::kUp) + of(LayerMatrix::kDown);
   work.head_elements = vocab * model.embed_dim;
   if (model.embed_dim != model.hidden_size) {
     work.head_elements += hidden * model.embed_dim;

@@ -98,6 +98,40 @@ TEST(NormRowsTest, InPlace) {
   }
 }
 
+TEST(NormRowsTest, PartsOfRows) {
+  Random random(3);
+  for (const int n : {6, 64, 128}) {
+    constexpr int kRows = 5, kHeads = 3, kSkipped = 2;
+    const int stride = (kSkipped + kHeads + 2) * n;
+    const std::vector<float> x = random.Normal(kRows * stride);
+    const std::vector<float> weight = random.Normal(n, 1);
+    const DeviceArray<float> dx(x), dweight(weight);
+    NormRowsArgs args;
+    args.x = dx.data() + kSkipped * n;
+    args.rows = kRows * kHeads;
+    args.n = n;
+    args.weight = dweight.data();
+    args.eps = 1e-5f;
+    args.heads = kHeads;
+    args.stride = stride;
+    ASSERT_TRUE(RmsNormRows(args, dx.data() + kSkipped * n, nullptr).ok());
+    std::vector<float> want = x;
+    for (int part = 0; part < args.rows; ++part) {
+      float* const at =
+          want.data() + part / kHeads * stride + (kSkipped + part % kHeads) * n;
+      RmsNorm(at, weight.data(), n, args.eps, DType::kFloat32, at);
+    }
+    EXPECT_LT(RelativeError(dx.Read(), want), 1e-6);
+    // The rest is as it was.
+    const std::vector<float> got = dx.Read();
+    for (int row = 0; row < kRows; ++row) {
+      for (int i = 0; i < kSkipped * n; ++i) {
+        ASSERT_EQ(got[row * stride + i], x[row * stride + i]);
+      }
+    }
+  }
+}
+
 TEST(NormRowsTest, RowsWithoutElementsAreRefused) {
   EXPECT_EQ(RmsNormRows<float>({}, nullptr, nullptr).code(),
             absl::StatusCode::kInvalidArgument);

@@ -2,7 +2,7 @@
 
 Writes models/<name>/ (config.json and safetensors). Random weights say nothing about
 quality; they are for exactness: every bias, norm and scale is drawn so that leaving it out
-changes the logits. Called by make_golden.py.
+changes the logits. Called by make_golden.py; on its own it takes the names of models.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import json
 import math
 import pathlib
 import shutil
+import sys
 import zlib
 
 import torch
@@ -21,6 +22,7 @@ from transformers import (
     MistralConfig,
     OPTConfig,
     Qwen2Config,
+    Qwen3Config,
 )
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -110,6 +112,23 @@ def specs():
             num_hidden_layers=5, intermediate_size=56, rope_parameters=rope(10000.0),
             use_sliding_window=True, sliding_window=12, max_window_layers=2,
             tie_word_embeddings=True)), dtype=torch.float16, old_spelling=True),
+        # --- qwen3: q and k are normed by head
+        "qwen3-base": Spec(Qwen3Config(**common(
+            hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=20,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(1000000.0),
+            tie_word_embeddings=True, rms_norm_eps=2e-3))),
+        "qwen3-bias-window": Spec(Qwen3Config(**common(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(10000.0),
+            attention_bias=True, use_sliding_window=True, sliding_window=12,
+            max_window_layers=2, tie_word_embeddings=False)), dtype=torch.bfloat16,
+            max_shard_size="60KB"),
+        "qwen3-yarn": Spec(Qwen3Config(**common(
+            hidden_size=56, num_attention_heads=4, num_key_value_heads=4, head_dim=10,
+            num_hidden_layers=3, intermediate_size=64, tie_word_embeddings=False,
+            rope_parameters=rope(10000.0, rope_type="yarn", factor=4.0,
+                                 original_max_position_embeddings=64))),
+            dtype=torch.float16, old_spelling=True),
         # --- opt
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),
@@ -241,12 +260,13 @@ def check(folder, model):
             raise RuntimeError(f"{folder.name}: {key} is {got}, not {want}")
 
 
-def make_all():
+def make_all(names=None):
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     for name, spec in specs().items():
-        make_model(name, spec)
+        if not names or name in names:
+            make_model(name, spec)
 
 
 if __name__ == "__main__":
-    make_all()
+    make_all(sys.argv[1:])

@@ -29,6 +29,8 @@ absl::Status RandomSource::ReadRows(const TensorRef& ref, int64_t row_begin,
   const int64_t cols = matrix ? ref.shape[1] : ref.shape[0];
   const bool norm_weight = ref.role == TensorRole::kNorm1Weight ||
                            ref.role == TensorRole::kNorm2Weight ||
+                           ref.role == TensorRole::kQNormWeight ||
+                           ref.role == TensorRole::kKNormWeight ||
                            ref.role == TensorRole::kFinalNormWeight;
   // Keeps activations near unit size from layer to layer.
   const float scale =

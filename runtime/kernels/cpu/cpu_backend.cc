@@ -193,6 +193,23 @@ void CpuBackend::NormRowsInPlace(const NormLayout& norm,
   });
 }
 
+void CpuBackend::NormHeads(const LayerLayout& w, const PackedView& packed,
+                           int32_t rows, float* qkv) {
+  const int32_t head_dim = spec_.head_dim;
+  const float* const q_weight = w.q_norm.In(packed);
+  const float* const k_weight = w.k_norm.In(packed);
+  const int32_t heads = shard_.heads.size();
+  const int32_t all = heads + shard_.kv_heads.size();
+  ForRows(pool_, rows, [&](int32_t row) {
+    float* const first = qkv + int64_t{row} * (q_width_ + 2 * kv_width_);
+    for (int32_t head = 0; head < all; ++head) {
+      float* const x = first + int64_t{head} * head_dim;
+      RmsNorm(x, head < heads ? q_weight : k_weight, head_dim, spec_.norm_eps,
+              DType::kFloat32, x);
+    }
+  });
+}
+
 absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
                                float* x) {
   const EmbeddingLayout& layout = weights_.embedding();
@@ -396,12 +413,14 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
   NormRows(spec_.pre_norm ? &w.norm1 : nullptr, packed.view, x, batch.rows);
   const int64_t width = w.qkv.n;
   float* qkv = Qkv(batch.attention_slot);
-  return gemm_->Multiply(
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w.qkv, packed.view, normed_.data(), batch.rows,
       [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
         StoreTile(tile, rows, cols, w.qkv_bias.In(packed.view, col),
                   qkv + row * width + col, width);
-      });
+      }));
+  if (spec_.qk_norm) NormHeads(w, packed.view, batch.rows, qkv);
+  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::Attend(int layer, const BatchView& batch,

@@ -86,6 +86,9 @@ class CpuBackend : public Backend {
   // Writes the norm of each row to normed_; just converts if `norm` is null.
   void NormRows(const NormLayout* norm, const PackedView& packed,
                 const float* x, int32_t rows);
+  // Norms each head's q and k in rows of q, k and v.
+  void NormHeads(const LayerLayout& w, const PackedView& packed, int32_t rows,
+                 float* qkv);
   // x = norm(x).
   void NormRowsInPlace(const NormLayout& norm, const PackedView& packed,
                        float* x, int32_t rows);

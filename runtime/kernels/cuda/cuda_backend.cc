@@ -328,9 +328,24 @@ absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
   SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, packed.view,
                               x, nullptr, batch.rows, options_.dtype,
                               normed_.data()));
-  return gemm_->ToFloat(GemmOf(w.qkv, packed.view, batch.rows, normed_.data()),
-                        w.qkv_bias.In(packed.view), false,
-                        Qkv(batch.attention_slot));
+  float* const qkv = Qkv(batch.attention_slot);
+  SLUICE_RETURN_IF_ERROR(
+      gemm_->ToFloat(GemmOf(w.qkv, packed.view, batch.rows, normed_.data()),
+                     w.qkv_bias.In(packed.view), false, qkv));
+  if (!spec_.qk_norm) return absl::OkStatus();
+  const auto norm = [&](const VectorLayout& weight, int32_t heads, float* x) {
+    NormRowsArgs args;
+    args.x = x;
+    args.rows = batch.rows * heads;
+    args.n = spec_.head_dim;
+    args.weight = weight.In(packed.view);
+    args.eps = spec_.norm_eps;
+    args.heads = heads;
+    args.stride = q_width_ + 2 * kv_width_;
+    return RmsNormRows(args, x, place_.stream);
+  };
+  SLUICE_RETURN_IF_ERROR(norm(w.q_norm, shard_.heads.size(), qkv));
+  return norm(w.k_norm, shard_.kv_heads.size(), qkv + q_width_);
 }
 
 absl::Status CudaBackend::Attend(int layer, const BatchView& batch,

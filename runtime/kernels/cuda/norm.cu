@@ -35,10 +35,18 @@ template <Kind kKind, int kCount, typename T>
 __global__ void __launch_bounds__(1024) NormKernel(NormRowsArgs args, T* out) {
   __shared__ float partial[32];
   const int n = args.n;
-  const int64_t from =
-      args.rows_of_x == nullptr ? blockIdx.x : args.rows_of_x[blockIdx.x];
-  const float* x = args.x + from * n;
-  T* to = out + static_cast<int64_t>(blockIdx.x) * n;
+  int64_t from, at;
+  if (args.heads > 0) {
+    from = at = blockIdx.x / args.heads * args.stride +
+                static_cast<int64_t>(blockIdx.x % args.heads) * n;
+  } else {
+    at = static_cast<int64_t>(blockIdx.x) * n;
+    from = args.rows_of_x == nullptr
+               ? at
+               : static_cast<int64_t>(args.rows_of_x[blockIdx.x]) * n;
+  }
+  const float* x = args.x + from;
+  T* to = out + at;
   const int first = static_cast<int>(threadIdx.x) * kCount;
   const int step = static_cast<int>(blockDim.x) * kCount;
 

@@ -21,11 +21,15 @@ struct NormRowsArgs {
   const float* weight = nullptr;  // [n], or null
   const float* bias = nullptr;    // [n], or null
   float eps = 0;
+  // Instead of whole rows: `heads` neighbouring parts of n elements each of
+  // every row of `stride` elements. `rows` counts parts; rows_of_x is null.
+  int32_t heads = 0;
+  int64_t stride = 0;
 };
 
 // out[row, i] = x[i] * weight[i] / sqrt(mean(x^2) + eps); bias is not used.
-// `out`, [rows, n], may be x where rows_of_x is null. Sums are taken in an
-// order that depends on n alone.
+// `out`, [rows, n], or as x with `heads`, may be x where rows_of_x is null.
+// Sums are taken in an order that depends on n alone.
 template <typename T>
 absl::Status RmsNormRows(const NormRowsArgs& args, T* out, cudaStream_t stream);
 

@@ -413,10 +413,11 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
     return InvalidArgument(location.file->path, ": ", ref.name, " has dtype ",
                            entry.dtype, "; F32, F16 and BF16 are supported");
   }
-  if (entry.shape != ref.shape) {
+  if (entry.shape != ref.tensor_shape()) {
     return InvalidArgument(location.file->path, ": ", ref.name, " has shape ",
                            ShapeText(entry.shape),
-                           ", but config.json asks for ", ShapeText(ref.shape));
+                           ", but config.json asks for ",
+                           ShapeText(ref.tensor_shape()));
   }
   return location;
 }
@@ -441,18 +442,28 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
                            ", ", row_end, ") of ", rows);
   }
   if (row_begin == row_end) return absl::OkStatus();
+  // Of a vector that is a part of a tensor, elements are rows.
+  const bool vector = ref.shape.size() < 2;
+  const bool part = ref.tensor_rows > 0;
   const uint64_t row_bytes =
-      (entry.end - entry.begin) / static_cast<uint64_t>(rows);
-  const uint64_t data = file.data_offset + entry.begin;
-  const uint64_t begin = data + static_cast<uint64_t>(row_begin) * row_bytes;
-  const uint64_t end = data + static_cast<uint64_t>(row_end) * row_bytes;
+      (entry.end - entry.begin) /
+      static_cast<uint64_t>(part ? ref.tensor_rows : rows);
+  const int64_t first = ref.first_row + row_begin;
+  const int64_t count = vector && part ? ref.shape[0] : row_end - row_begin;
+  const uint64_t begin =
+      file.data_offset + entry.begin + static_cast<uint64_t>(first) * row_bytes;
+  const uint64_t end = begin + static_cast<uint64_t>(count) * row_bytes;
   const bool direct = entry.dtype == "F32" && PiecesOf(file) == nullptr;
   FloatWriter writer(entry.dtype, out);
-  return Annotate(
+  SLUICE_RETURN_IF_ERROR(Annotate(
       direct ? ReadAt(file.fd, file.path, begin, end - begin, out)
              : Read(file, begin, end, file.data_offset + entry.end,
                     [&](absl::string_view part) { writer.Take(part); }),
-      absl::StrCat("tensor ", ref.name));
+      absl::StrCat("tensor ", ref.name)));
+  if (ref.scale == 1 && ref.add == 0) return absl::OkStatus();
+  const uint64_t elements = (end - begin) / (entry.dtype == "F32" ? 4 : 2);
+  for (uint64_t i = 0; i < elements; ++i) out[i] = ref.scale * out[i] + ref.add;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> SafetensorsSource::ContentId(

@@ -1,31 +1,42 @@
 #include "runtime/model/checkpoint/tensor_names.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
 namespace {
 
-bool IsOpt(const DecoderSpec& spec) { return spec.model_type == "opt"; }
-
-// Collects tensors under a common prefix.
-class Collector {
- public:
-  explicit Collector(std::string prefix) : prefix_(std::move(prefix)) {}
-  void Add(TensorRole role, const char* name, std::vector<int64_t> shape) {
-    tensors_.push_back({role, absl::StrCat(prefix_, name), std::move(shape)});
+TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
+               std::vector<int64_t> shape) {
+  const Family* const family = FindFamily(spec.model_type);
+  // Models that no config.json describes, as those of probes, have its names.
+  TensorSlice slice =
+      (family == nullptr ? LlamaFamily() : *family).bind(spec, role, layer);
+  // Factors of the model are factors of weights.
+  switch (role) {
+    case TensorRole::kEmbedding:
+      slice.scale *= spec.embedding_scale;
+      break;
+    case TensorRole::kOutWeight:
+    case TensorRole::kOutBias:
+    case TensorRole::kDownWeight:
+    case TensorRole::kDownBias:
+      slice.scale *= spec.residual_scale;
+      break;
+    case TensorRole::kHead:
+      slice.scale *= spec.logit_scale;
+      break;
+    default:
+      break;
   }
-  std::vector<TensorRef> Take() { return std::move(tensors_); }
-
- private:
-  std::string prefix_;
-  std::vector<TensorRef> tensors_;
-};
-
-TensorRef EmbeddingRef(const DecoderSpec& spec, TensorRole role) {
-  return {role,
-          IsOpt(spec) ? "model.decoder.embed_tokens.weight"
-                      : "model.embed_tokens.weight",
-          {spec.vocab_size, spec.embed_dim}};
+  return {.role = role,
+          .name = std::move(slice.name),
+          .shape = std::move(shape),
+          .first_row = slice.first_row,
+          .tensor_rows = slice.tensor_rows,
+          .scale = slice.scale,
+          .add = slice.add};
 }
 
 }  // namespace
@@ -49,112 +60,63 @@ bool IsBias(TensorRole role) {
 }
 
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer) {
-  using Role = TensorRole;
-  const bool opt = IsOpt(spec);
-  Collector c(absl::StrCat(opt ? "model.decoder.layers." : "model.layers.",
-                           layer, "."));
-  const int64_t hidden = spec.hidden_size;
-  const int64_t inner = spec.intermediate_size;
-  const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
-  const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
-  const bool norm_weight = spec.norm == NormKind::kRmsNorm || spec.norm_affine;
-  const bool norm_bias = spec.norm == NormKind::kLayerNorm && spec.norm_affine;
-
-  if (norm_weight) {
-    c.Add(Role::kNorm1Weight,
-          opt ? "self_attn_layer_norm.weight" : "input_layernorm.weight",
-          {hidden});
-  }
-  if (norm_bias) {
-    c.Add(Role::kNorm1Bias,
-          opt ? "self_attn_layer_norm.bias" : "input_layernorm.bias", {hidden});
-  }
-  c.Add(Role::kQWeight, "self_attn.q_proj.weight", {q, hidden});
-  c.Add(Role::kKWeight, "self_attn.k_proj.weight", {kv, hidden});
-  c.Add(Role::kVWeight, "self_attn.v_proj.weight", {kv, hidden});
-  if (spec.qkv_bias) {
-    c.Add(Role::kQBias, "self_attn.q_proj.bias", {q});
-    c.Add(Role::kKBias, "self_attn.k_proj.bias", {kv});
-    c.Add(Role::kVBias, "self_attn.v_proj.bias", {kv});
-  }
-  c.Add(Role::kOutWeight,
-        opt ? "self_attn.out_proj.weight" : "self_attn.o_proj.weight",
-        {hidden, q});
-  if (spec.out_bias) {
-    c.Add(Role::kOutBias,
-          opt ? "self_attn.out_proj.bias" : "self_attn.o_proj.bias", {hidden});
-  }
-  if (norm_weight) {
-    c.Add(Role::kNorm2Weight,
-          opt ? "final_layer_norm.weight" : "post_attention_layernorm.weight",
-          {hidden});
-  }
-  if (norm_bias) {
-    c.Add(Role::kNorm2Bias,
-          opt ? "final_layer_norm.bias" : "post_attention_layernorm.bias",
-          {hidden});
-  }
-  if (spec.gated_mlp) {
-    c.Add(Role::kGateWeight, "mlp.gate_proj.weight", {inner, hidden});
-    if (spec.mlp_bias) c.Add(Role::kGateBias, "mlp.gate_proj.bias", {inner});
-  }
-  c.Add(Role::kUpWeight, opt ? "fc1.weight" : "mlp.up_proj.weight",
-        {inner, hidden});
-  if (spec.mlp_bias) {
-    c.Add(Role::kUpBias, opt ? "fc1.bias" : "mlp.up_proj.bias", {inner});
-  }
-  c.Add(Role::kDownWeight, opt ? "fc2.weight" : "mlp.down_proj.weight",
-        {hidden, inner});
-  if (spec.mlp_bias) {
-    c.Add(Role::kDownBias, opt ? "fc2.bias" : "mlp.down_proj.bias", {hidden});
-  }
-  return c.Take();
+  const LayerWeights weights = WeightsOf(spec);
+  std::vector<TensorRef> tensors;
+  const auto add = [&](const std::vector<WeightSlot>& slots) {
+    for (const WeightSlot& slot : slots) {
+      std::vector<int64_t> shape = {slot.rows};
+      if (slot.columns > 0) shape.push_back(slot.columns);
+      tensors.push_back(Bind(spec, slot.role, layer, std::move(shape)));
+    }
+  };
+  for (const LayerWeights::Vector& vector : weights.vectors) add(vector.slots);
+  for (const LayerWeights::Matrix& matrix : weights.matrices) add(matrix.slots);
+  return tensors;
 }
 
 std::vector<TensorRef> EmbeddingTensors(const DecoderSpec& spec) {
-  std::vector<TensorRef> tensors = {EmbeddingRef(spec, TensorRole::kEmbedding)};
+  std::vector<TensorRef> tensors = {
+      Bind(spec, TensorRole::kEmbedding, 0, {spec.vocab_size, spec.embed_dim})};
   if (spec.positions == PositionKind::kLearned) {
-    tensors.push_back({TensorRole::kPositionEmbedding,
-                       "model.decoder.embed_positions.weight",
-                       {int64_t{spec.max_positions} + spec.position_offset,
-                        spec.hidden_size}});
+    tensors.push_back(Bind(spec, TensorRole::kPositionEmbedding, 0,
+                           {int64_t{spec.max_positions} + spec.position_offset,
+                            spec.hidden_size}));
   }
   if (spec.embed_dim != spec.hidden_size) {
-    tensors.push_back({TensorRole::kProjectIn,
-                       "model.decoder.project_in.weight",
-                       {spec.hidden_size, spec.embed_dim}});
+    tensors.push_back(Bind(spec, TensorRole::kProjectIn, 0,
+                           {spec.hidden_size, spec.embed_dim}));
   }
   return tensors;
 }
 
 std::vector<TensorRef> HeadTensors(const DecoderSpec& spec) {
-  const std::string prefix =
-      IsOpt(spec) ? "model.decoder.final_layer_norm" : "model.norm";
   std::vector<TensorRef> tensors;
-  if (spec.final_norm &&
-      (spec.norm == NormKind::kRmsNorm || spec.norm_affine)) {
-    tensors.push_back({TensorRole::kFinalNormWeight,
-                       absl::StrCat(prefix, ".weight"),
-                       {spec.hidden_size}});
-    if (spec.norm == NormKind::kLayerNorm) {
-      tensors.push_back({TensorRole::kFinalNormBias,
-                         absl::StrCat(prefix, ".bias"),
-                         {spec.hidden_size}});
-    }
+  const auto add = [&](TensorRole role, std::vector<int64_t> shape) {
+    tensors.push_back(Bind(spec, role, 0, std::move(shape)));
+  };
+  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
+  if (spec.final_norm && (!layer_norm || spec.norm_affine)) {
+    add(TensorRole::kFinalNormWeight, {spec.hidden_size});
+    if (layer_norm) add(TensorRole::kFinalNormBias, {spec.hidden_size});
   }
   if (spec.embed_dim != spec.hidden_size) {
-    tensors.push_back({TensorRole::kProjectOut,
-                       "model.decoder.project_out.weight",
-                       {spec.embed_dim, spec.hidden_size}});
+    add(TensorRole::kProjectOut, {spec.embed_dim, spec.hidden_size});
   }
-  if (spec.tied_embeddings) {
-    tensors.push_back(EmbeddingRef(spec, TensorRole::kHead));
-  } else {
-    tensors.push_back({TensorRole::kHead,
-                       "lm_head.weight",
-                       {spec.vocab_size, spec.embed_dim}});
-  }
+  add(TensorRole::kHead, {spec.vocab_size, spec.embed_dim});
   return tensors;
+}
+
+std::string BindingText(const DecoderSpec& spec) {
+  std::string text;
+  for (const auto& tensors :
+       {EmbeddingTensors(spec), LayerTensors(spec, 0), HeadTensors(spec)}) {
+    for (const TensorRef& ref : tensors) {
+      absl::StrAppend(&text, static_cast<int>(ref.role), ":", ref.name, "[",
+                      ref.first_row, "+", ref.shape[0], "]*", ref.scale, "+",
+                      ref.add, ";");
+    }
+  }
+  return text;
 }
 
 }  // namespace sluice

@@ -9,7 +9,11 @@
 namespace sluice {
 
 DecoderSpec PlacementSpec(bool opt) {
-  if (!opt) return LlamaSpec(4, 96, 6, 2, 200, 301);
+  if (!opt) {
+    DecoderSpec spec = LlamaSpec(4, 96, 6, 2, 200, 301);
+    spec.qk_norm = true;
+    return spec;
+  }
   DecoderSpec spec = LlamaSpec(4, 64, 4, 4, 130, 150);
   spec.model_type = "opt";
   spec.norm = NormKind::kLayerNorm;

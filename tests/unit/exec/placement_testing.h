@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// Return what the tests of placement run: a small model, Llama's kind or OPT's,
-// and prompts of many lengths that enter one after the other.
+// Return what the tests of placement run: a small model, of Qwen3's kind or
+// OPT's, and prompts of many lengths that enter one after the other.
 DecoderSpec PlacementSpec(bool opt);
 std::vector<ChainRequest> PlacementRequests(int32_t vocab);
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 # The data that placement is computed from.
-PURE = ["runtime/model/decoder_spec.h", "runtime/kv/kv_layout.h"]
+PURE = ["runtime/model/decoder_spec.h", "runtime/model/layer_weights.h", "runtime/kv/kv_layout.h"]
 
 # The other rooms that a room, or a drawer of one, may include. Generated headers (sluice/v1/...) belong to proto.
 MAY_INCLUDE = {
@@ -45,7 +45,9 @@ RUNTIME_MAY_INCLUDE = {
     "runtime/text/unicode": [],
     "runtime/text/tokenizer": ["runtime/text/unicode/"],
     "runtime/text/jinja": ["runtime/text/unicode/"],
-    "runtime/model": [],
+    "runtime/model": ["runtime/model/"],
+    "runtime/model/families": [f"runtime/model/{name}.h" for name in
+                               ("config_reader", "decoder_spec", "layer_weights", "rotary")],
     "runtime/sample": [],
     "runtime/quant": ["runtime/model/"],
     "runtime/memory": ["runtime/trace/"],
@@ -74,6 +76,10 @@ RUNTIME_EXCEPTIONS = {
 }
 
 SWEEP = "runtime/exec/stage_sweep."
+
+# What is particular to a family stays in its file; all others work with DecoderSpec.
+FAMILIES = "runtime/model/families/"
+FAMILY_TEST = re.compile(r"\bmodel_type\s*[=!]=")
 
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
 EDGE = ["prometheus/*", "CLI/*", "boost/*"]  # exporters, flags and HTTP
@@ -205,6 +211,8 @@ def include_error(path, included):
                 part.startswith(allowed)
                 for allowed in MAY_INCLUDE[who] + MAY_ALSO_INCLUDE.get(path, [])):
             return f"{who} must not include {included}"
+    if included.startswith(FAMILIES) and not path.startswith(("runtime/model/", "tests/")):
+        return f"{included}: families are known to runtime/model; others work with DecoderSpec"
     if room == "runtime" and included.startswith("runtime/"):
         return runtime_error(path, included)
     return None
@@ -225,6 +233,8 @@ def check_file(path, text):
             endpoint = ENDPOINTS.search(line)
             if endpoint and path not in ENDPOINTS_ONLY_IN:
                 yield number, f"{endpoint.group(1)}: proto/grpc_endpoint.h makes servers and channels"
+            if FAMILY_TEST.search(line) and not path.startswith((FAMILIES, "tests/")):
+                yield number, "asks for a family: give DecoderSpec what this depends on"
             wall = WALL_CLOCK.search(line)
             if wall and not matches(path, WALL_CLOCK_ONLY_IN):
                 yield number, (f"{wall.group()}: the wall clock may be set; wait by common/threads/deadline.h")

@@ -18,6 +18,10 @@ GOOD = {
     "scheduler/plan/partition.cc": '#include "scheduler/plan/partition.h"\n#include "common/types.h"\n'
                                    '#include "runtime/placement/stage_placement.h"\n'
                                    '#include "runtime/model/decoder_spec.h"\n',
+    "runtime/model/families/one.cc": '#include "runtime/model/families/family.h"\n'
+                                     '#include "runtime/model/config_reader.h"\n'
+                                     'if (spec.model_type == "one") return;\n',
+    "runtime/model/names.cc": '#include "runtime/model/families/family.h"\n',
     "runtime/placement/sizes.cc": '#include "runtime/placement/sizes.h"\n#include "common/tier.h"\n'
                                   '#include "runtime/kv/kv_layout.h"\n',
     "runtime/exec/sweep.cc": '#include "runtime/kv/pages.h"\n#include <oneapi/dnnl/dnnl.hpp>\n',
@@ -140,6 +144,11 @@ BAD = [
     ("runtime/exec/kv/a.cc", '#include "runtime/exec/stage_sweep.h"\n', "runtime/exec/kv must not include"),
     ("runtime/exec/kv/a.cc", '#include "runtime/exec/attention/a.h"\n', "runtime/exec/kv must not include"),
     ("runtime/exec/weights/a.cc", '#include "runtime/exec/kv/stager.h"\n', "runtime/exec/weights must not include"),
+    ("runtime/model/families/a.cc", '#include "runtime/model/model_dir.h"\n',
+     "runtime/model/families must not include"),
+    ("runtime/weights/a.cc", '#include "runtime/model/families/family.h"\n', "families are known to runtime/model"),
+    ("coordinator/a.cc", '#include "runtime/model/families/family.h"\n', "families are known to runtime/model"),
+    ("runtime/exec/a.cc", 'if (spec.model_type == "llama") return;\n', "asks for a family"),
     ("runtime/attic/a.cc", '#include "runtime/kv/pages.h"\n', "runtime/attic has no row"),
     ("deploy/a.md", "ok\nsee .." + "/shared/x\n", "deploy/a.md:2: names"),
 ]

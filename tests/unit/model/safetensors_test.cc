@@ -87,6 +87,23 @@ TEST(Safetensors, ReadsRowsOfAllThreeDtypes) {
   EXPECT_TRUE((*source)->ReadRows(Ref("one", {}), 0, 1, out).ok());
   EXPECT_EQ(out[0], 9);
 
+  // Parts of tensors, as they are and changed.
+  TensorRef part = Ref("f32", {2, 2});
+  part.first_row = 1;
+  part.tensor_rows = 3;
+  part.scale = 0.5f;
+  part.add = 1;
+  ASSERT_TRUE((*source)->ReadRows(part, 1, 2, out).ok());
+  EXPECT_EQ(out[0], 3.5f);
+  EXPECT_EQ(out[1], 4);
+  part = Ref("f16", {2});
+  part.first_row = 1;
+  part.tensor_rows = 3;
+  ASSERT_TRUE((*source)->ReadRows(part, 0, 1, out).ok());
+  EXPECT_EQ(out[0], -2);
+  part.tensor_rows = 4;
+  EXPECT_EQ((*source)->Check(part).code(), absl::StatusCode::kInvalidArgument);
+
   const auto message = [&](const absl::Status& status) {
     return std::string(status.message());
   };

@@ -1,0 +1,286 @@
+#include "runtime/model/families/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "runtime/model/rotary.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+DType ReadDType(ConfigReader& reader) {
+  const char* key = reader.Has("dtype") ? "dtype" : "torch_dtype";
+  if (!reader.Has(key)) return DType::kFloat32;
+  std::string name = reader.String(key, "float32");
+  if (name.rfind("torch.", 0) == 0) name = name.substr(6);
+  if (name == "float32" || name == "float") return DType::kFloat32;
+  if (name == "bfloat16") return DType::kBFloat16;
+  if (name == "float16" || name == "half") return DType::kFloat16;
+  reader.Unsupported(key, absl::StrCat("\"", name, "\""));
+  return DType::kFloat32;
+}
+
+}  // namespace
+
+Activation ReadActivation(ConfigReader& reader, const char* key,
+                          const char* fallback) {
+  const std::string name = reader.String(key, fallback);
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "relu") return Activation::kRelu;
+  if (name == "gelu" || name == "gelu_python") return Activation::kGelu;
+  // All of these are the tanh approximation, written differently.
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" ||
+      name == "gelu_python_tanh" || name == "gelu_fast" ||
+      name == "gelu_accurate") {
+    return Activation::kGeluTanh;
+  }
+  reader.Unsupported(key, absl::StrCat("\"", name, "\""));
+  return Activation::kSilu;
+}
+
+void ReadCommon(ConfigReader& reader, const ConfigDefaults& defaults,
+                DecoderSpec& spec) {
+  spec.vocab_size = reader.Int("vocab_size", defaults.vocab_size, 1, kMaxVocab);
+  spec.hidden_size =
+      reader.Int("hidden_size", defaults.hidden_size, 1, kMaxWidth);
+  spec.embed_dim = spec.hidden_size;
+  spec.num_layers =
+      reader.Int("num_hidden_layers", defaults.num_layers, 1, kMaxLayers);
+  spec.num_heads =
+      reader.Int("num_attention_heads", defaults.num_heads, 1, kMaxHeads);
+  spec.num_kv_heads = spec.num_heads;
+  spec.max_positions = reader.Int("max_position_embeddings",
+                                  defaults.max_positions, 1, kMaxPositions);
+  spec.tied_embeddings =
+      reader.Bool("tie_word_embeddings", defaults.tied_embeddings);
+  spec.native_dtype = ReadDType(reader);
+  spec.sliding_window.assign(spec.num_layers, 0);
+
+  // An explicit null means none; only an absent key means the default.
+  std::optional<int32_t> bos = defaults.bos;
+  if (reader.Present("bos_token_id")) {
+    bos = reader.OptionalInt("bos_token_id", -1, kMaxToken);
+  }
+  spec.bos_token_id = bos.value_or(-1);
+  if (reader.Present("eos_token_id")) {
+    spec.eos_token_ids = reader.OptionalInts("eos_token_id", -1, kMaxToken)
+                             .value_or(std::vector<int32_t>());
+    std::erase(spec.eos_token_ids, -1);
+  } else if (defaults.eos) {
+    spec.eos_token_ids = {*defaults.eos};
+  }
+
+  for (const char* key : {"quantization_config", "per_layer_config"}) {
+    if (reader.Has(key)) {
+      reader.Unsupported(key, "(weights or layers of another make)");
+    }
+  }
+}
+
+void ReadHeads(ConfigReader& reader, const ConfigDefaults& defaults,
+               bool must_divide, DecoderSpec& spec) {
+  if (reader.Present("num_key_value_heads")) {
+    spec.num_kv_heads = reader.OptionalInt("num_key_value_heads", 1, kMaxHeads)
+                            .value_or(spec.num_heads);
+  } else {
+    spec.num_kv_heads = defaults.num_kv_heads.value_or(spec.num_heads);
+  }
+  if (spec.num_heads % spec.num_kv_heads != 0) {
+    reader.Fail("num_key_value_heads",
+                absl::StrCat("must divide num_attention_heads (",
+                             spec.num_heads, "), but is ", spec.num_kv_heads));
+  }
+  std::optional<int32_t> head_dim = defaults.head_dim;
+  if (reader.Present("head_dim")) {
+    head_dim = reader.OptionalInt("head_dim", 1, kMaxHeads);
+  }
+  spec.head_dim = head_dim.value_or(spec.hidden_size / spec.num_heads);
+  if (!head_dim && (spec.head_dim == 0 ||
+                    (must_divide && spec.hidden_size % spec.num_heads != 0))) {
+    reader.Fail("hidden_size",
+                absl::StrCat("must be a multiple of num_attention_heads (",
+                             spec.num_heads, "), but is ", spec.hidden_size));
+  }
+  if (int64_t{spec.num_heads} * spec.head_dim > kMaxWidth) {
+    reader.Fail("num_attention_heads",
+                absl::StrCat("times head_dim must be at most ", kMaxWidth));
+  }
+}
+
+void ReadGatedMlp(ConfigReader& reader, const ConfigDefaults& defaults,
+                  DecoderSpec& spec) {
+  spec.intermediate_size =
+      reader.Int("intermediate_size", defaults.intermediate_size, 1, kMaxVocab);
+  spec.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, 0, 1));
+  spec.activation = ReadActivation(reader, "hidden_act", "silu");
+}
+
+std::vector<std::string> ReadQwenWindows(ConfigReader& reader,
+                                         DecoderSpec& spec) {
+  int32_t window = 0;  // 0: none
+  if (reader.Bool("use_sliding_window", false)) {
+    window = 4096;
+    if (reader.Present("sliding_window")) {
+      window =
+          reader.OptionalInt("sliding_window", 1, kMaxPositions).value_or(0);
+    }
+  }
+
+  std::vector<std::string> types(spec.num_layers, kFullAttention);
+  if (const json* given = reader.OptionalArray("layer_types")) {
+    if (given->size() != types.size()) {
+      reader.Fail("layer_types",
+                  absl::StrCat("must have ", types.size(), " entries, but has ",
+                               given->size()));
+      return {};
+    }
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (!(*given)[i].is_string()) {
+        reader.Fail("layer_types", "must be a list of strings");
+        return {};
+      }
+      types[i] = (*given)[i].get<std::string>();
+      if (types[i] == "attention") types[i] = kFullAttention;
+      if (types[i] != kFullAttention && types[i] != kSlidingAttention) {
+        reader.Unsupported("layer_types", absl::StrCat("\"", types[i], "\""));
+        return {};
+      }
+      if (types[i] == kSlidingAttention && window == 0) {
+        reader.Fail("layer_types",
+                    "has \"sliding_attention\", but use_sliding_window is not "
+                    "true or sliding_window is null");
+        return {};
+      }
+    }
+  } else if (window != 0) {
+    const int32_t first = reader.Int("max_window_layers", 28, 0, kMaxToken);
+    for (int32_t i = first; i < spec.num_layers; ++i) {
+      types[i] = kSlidingAttention;
+    }
+  }
+  for (int32_t i = 0; i < spec.num_layers; ++i) {
+    if (types[i] == kSlidingAttention) spec.sliding_window[i] = window;
+  }
+  std::sort(types.begin(), types.end());
+  types.erase(std::unique(types.begin(), types.end()), types.end());
+  return types;
+}
+
+std::string ReadWindow(ConfigReader& reader, std::optional<int32_t> fallback,
+                       DecoderSpec& spec) {
+  std::optional<int32_t> window = fallback;
+  if (reader.Present("sliding_window")) {
+    window = reader.OptionalInt("sliding_window", 1, kMaxPositions);
+  }
+  if (!window) return kFullAttention;
+  spec.sliding_window.assign(static_cast<size_t>(spec.num_layers), *window);
+  return kSlidingAttention;
+}
+
+int32_t ReadRotaryDim(ConfigReader& reader, double fallback,
+                      const DecoderSpec& spec) {
+  constexpr char kKey[] = "partial_rotary_factor";
+  double factor = reader.Number(kKey, fallback, 0, 1);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const json* const settings = reader.OptionalObject(key);
+    if (settings == nullptr) continue;
+    const auto it = settings->find(kKey);
+    if (it != settings->end() && it->is_number()) factor = it->get<double>();
+  }
+  const auto dim = static_cast<int32_t>(spec.head_dim * factor);
+  if (!(factor > 0 && factor <= 1) || dim < 2) {
+    reader.Fail(kKey, absl::StrCat("leaves no dimensions of ", spec.head_dim));
+    return 2;
+  }
+  return dim;
+}
+
+absl::Status SetRotary(const json& config,
+                       const std::vector<std::string>& layer_types,
+                       DecoderSpec* spec, int32_t rotary_dim) {
+  spec->attention_scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec->head_dim)));
+  PositionStretch stretch;
+  SLUICE_ASSIGN_OR_RETURN(
+      spec->rotary,
+      ParseRotary(config,
+                  {.dim = rotary_dim > 0 ? rotary_dim : spec->head_dim,
+                   .partial = rotary_dim > 0,
+                   .max_positions = spec->max_positions},
+                  layer_types, &stretch));
+  if (stretch.uncertain) spec->default_positions = spec->max_positions;
+  spec->max_positions = std::max(spec->max_positions, stretch.positions);
+  if (stretch.limit > 0) {
+    spec->max_positions = std::min(spec->max_positions, stretch.limit);
+  }
+  return absl::OkStatus();
+}
+
+TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
+  using Role = TensorRole;
+  const auto of_layer = [&](const char* name) -> TensorSlice {
+    return {absl::StrCat("model.layers.", layer, ".", name)};
+  };
+  switch (role) {
+    case Role::kNorm1Weight:
+      return of_layer("input_layernorm.weight");
+    case Role::kNorm1Bias:
+      return of_layer("input_layernorm.bias");
+    case Role::kQWeight:
+      return of_layer("self_attn.q_proj.weight");
+    case Role::kQBias:
+      return of_layer("self_attn.q_proj.bias");
+    case Role::kKWeight:
+      return of_layer("self_attn.k_proj.weight");
+    case Role::kKBias:
+      return of_layer("self_attn.k_proj.bias");
+    case Role::kVWeight:
+      return of_layer("self_attn.v_proj.weight");
+    case Role::kVBias:
+      return of_layer("self_attn.v_proj.bias");
+    case Role::kQNormWeight:
+      return of_layer("self_attn.q_norm.weight");
+    case Role::kKNormWeight:
+      return of_layer("self_attn.k_norm.weight");
+    case Role::kOutWeight:
+      return of_layer("self_attn.o_proj.weight");
+    case Role::kOutBias:
+      return of_layer("self_attn.o_proj.bias");
+    case Role::kNorm2Weight:
+      return of_layer("post_attention_layernorm.weight");
+    case Role::kNorm2Bias:
+      return of_layer("post_attention_layernorm.bias");
+    case Role::kGateWeight:
+      return of_layer("mlp.gate_proj.weight");
+    case Role::kGateBias:
+      return of_layer("mlp.gate_proj.bias");
+    case Role::kUpWeight:
+      return of_layer("mlp.up_proj.weight");
+    case Role::kUpBias:
+      return of_layer("mlp.up_proj.bias");
+    case Role::kDownWeight:
+      return of_layer("mlp.down_proj.weight");
+    case Role::kDownBias:
+      return of_layer("mlp.down_proj.bias");
+    case Role::kEmbedding:
+      return {"model.embed_tokens.weight"};
+    case Role::kFinalNormWeight:
+      return {"model.norm.weight"};
+    case Role::kFinalNormBias:
+      return {"model.norm.bias"};
+    case Role::kHead:
+      return {spec.tied_embeddings ? "model.embed_tokens.weight"
+                                   : "lm_head.weight"};
+    case Role::kPositionEmbedding:
+    case Role::kProjectIn:
+    case Role::kProjectOut:
+      break;
+  }
+  return {"(none)"};
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "runtime/model/decoder_spec.h"
+#include "runtime/model/layer_weights.h"
+
+namespace sluice {
+
+// Where a checkpoint has a weight: rows of a tensor, as they are or changed.
+struct TensorSlice {
+  std::string name;
+  int64_t first_row = 0;
+  int64_t tensor_rows = 0;  // of the whole tensor; 0: the weight is all of it
+  // The weight is scale * stored + add, in float32.
+  float scale = 1;
+  float add = 0;
+};
+
+// A family of models: how its config.json describes a decoder, and what its
+// checkpoints call the weights. Each has a file of its own; families.cc lists
+// them.
+struct Family {
+  std::vector<absl::string_view> model_types;  // of config.json
+  // Sets all of `spec` but model_type, which is set already. The errors of
+  // ParseDecoderSpec.
+  absl::Status (*describe)(const nlohmann::json& config, DecoderSpec* spec);
+  // Says where a weight is that a spec of this family has; `layer` is that of a
+  // layer's weights.
+  TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
+};
+
+const Family& LlamaFamily();
+const Family& MistralFamily();
+const Family& OptFamily();
+const Family& Qwen2Family();
+const Family& Qwen3Family();
+
+// Returns null for one that is not known.
+const Family* FindFamily(absl::string_view model_type);
+// Returns the model types that are known, in order of name.
+std::vector<absl::string_view> KnownModelTypes();
+
+}  // namespace sluice

@@ -1,0 +1,84 @@
+#include "runtime/model/layer_weights.h"
+
+#include <utility>
+
+namespace sluice {
+
+LayerWeights WeightsOf(const DecoderSpec& spec) {
+  using Role = TensorRole;
+  const int64_t hidden = spec.hidden_size;
+  const int64_t inner = spec.intermediate_size;
+  const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
+  const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
+  LayerWeights weights;
+  const auto vector = [&](bool present, LayerVector part,
+                          std::vector<WeightSlot> slots) {
+    if (present) weights.vectors.push_back({part, std::move(slots)});
+  };
+  const auto matrix = [&](LayerMatrix part, std::vector<WeightSlot> slots) {
+    weights.matrices.push_back({part, std::move(slots)});
+  };
+  const auto norm = [&](LayerVector weight, Role weight_role, LayerVector bias,
+                        Role bias_role) {
+    vector(!layer_norm || spec.norm_affine, weight,
+           {{weight_role, RankSplit::kNone, hidden, 0}});
+    vector(layer_norm && spec.norm_affine, bias,
+           {{bias_role, RankSplit::kNone, hidden, 0}});
+  };
+
+  norm(LayerVector::kNorm1Weight, Role::kNorm1Weight, LayerVector::kNorm1Bias,
+       Role::kNorm1Bias);
+  norm(LayerVector::kNorm2Weight, Role::kNorm2Weight, LayerVector::kNorm2Bias,
+       Role::kNorm2Bias);
+  vector(spec.qk_norm, LayerVector::kQNorm,
+         {{Role::kQNormWeight, RankSplit::kNone, spec.head_dim, 0}});
+  vector(spec.qk_norm, LayerVector::kKNorm,
+         {{Role::kKNormWeight, RankSplit::kNone, spec.head_dim, 0}});
+  vector(spec.qkv_bias, LayerVector::kQkvBias,
+         {{Role::kQBias, RankSplit::kHeads, q, 0},
+          {Role::kKBias, RankSplit::kKvHeads, kv, 0},
+          {Role::kVBias, RankSplit::kKvHeads, kv, 0}});
+  vector(spec.out_bias, LayerVector::kOutBias,
+         {{Role::kOutBias, RankSplit::kHidden, hidden, 0}});
+  if (spec.gated_mlp) {
+    vector(spec.mlp_bias, LayerVector::kUpBias,
+           {{Role::kGateBias, RankSplit::kInner, inner, 0},
+            {Role::kUpBias, RankSplit::kInner, inner, 0}});
+  } else {
+    vector(spec.mlp_bias, LayerVector::kUpBias,
+           {{Role::kUpBias, RankSplit::kInner, inner, 0}});
+  }
+  vector(spec.mlp_bias, LayerVector::kDownBias,
+         {{Role::kDownBias, RankSplit::kHidden, hidden, 0}});
+
+  matrix(LayerMatrix::kQkv,
+         {{Role::kQWeight, RankSplit::kHeads, q, hidden},
+          {Role::kKWeight, RankSplit::kKvHeads, kv, hidden},
+          {Role::kVWeight, RankSplit::kKvHeads, kv, hidden}});
+  matrix(LayerMatrix::kOut,
+         {{Role::kOutWeight, RankSplit::kHidden, hidden, q}});
+  if (spec.gated_mlp) {
+    matrix(LayerMatrix::kUp,
+           {{Role::kGateWeight, RankSplit::kInner, inner, hidden},
+            {Role::kUpWeight, RankSplit::kInner, inner, hidden}});
+  } else {
+    matrix(LayerMatrix::kUp,
+           {{Role::kUpWeight, RankSplit::kInner, inner, hidden}});
+  }
+  matrix(LayerMatrix::kDown,
+         {{Role::kDownWeight, RankSplit::kHidden, hidden, inner}});
+  return weights;
+}
+
+int64_t LayerElements(const DecoderSpec& spec) {
+  int64_t elements = 0;
+  for (const LayerWeights::Matrix& matrix : WeightsOf(spec).matrices) {
+    for (const WeightSlot& slot : matrix.slots) {
+      elements += slot.rows * slot.columns;
+    }
+  }
+  return elements;
+}
+
+}  // namespace sluice

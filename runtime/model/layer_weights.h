@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/model/decoder_spec.h"
+
+// The weights of a layer: the one list from which naming, packing, placing,
+// dividing among ranks and costing derive.
+
+namespace sluice {
+
+// A weight, as the computing calls know it. Matrices are [outputs, inputs],
+// row-major, as Hugging Face stores nn.Linear.
+enum class TensorRole {
+  // Tensors of a layer.
+  kNorm1Weight,
+  kNorm1Bias,  // before (or after, post-norm) attention; [hidden]
+  kQWeight,
+  kQBias,  // [num_heads * head_dim, hidden]
+  kKWeight,
+  kKBias,  // [num_kv_heads * head_dim, hidden]
+  kVWeight,
+  kVBias,        // [num_kv_heads * head_dim, hidden]
+  kQNormWeight,  // [head_dim]
+  kKNormWeight,  // [head_dim]
+  kOutWeight,
+  kOutBias,  // [hidden, num_heads * head_dim]
+  kNorm2Weight,
+  kNorm2Bias,  // [hidden]
+  kGateWeight,
+  kGateBias,  // [intermediate, hidden]
+  kUpWeight,
+  kUpBias,  // [intermediate, hidden]; the only first matrix of a plain MLP
+  kDownWeight,
+  kDownBias,  // [hidden, intermediate]
+  // Tensors of the first stage.
+  kEmbedding,          // [vocab, embed_dim]; also the head's, if tied
+  kPositionEmbedding,  // [max_positions + position_offset, hidden]
+  kProjectIn,          // [hidden, embed_dim]
+  // Tensors of the last stage.
+  kFinalNormWeight,
+  kFinalNormBias,  // [hidden]
+  kProjectOut,     // [embed_dim, hidden]
+  kHead,           // [vocab, embed_dim]
+};
+
+// By what the rows of a matrix, or the elements of a vector, are divided among
+// the ranks of a stage (TensorShard).
+enum class RankSplit { kNone, kHeads, kKvHeads, kHidden, kInner };
+
+struct WeightSlot {
+  TensorRole role;
+  RankSplit split;
+  int64_t rows;     // of a matrix; the length of a vector
+  int64_t columns;  // of a matrix; 0: a vector
+};
+
+// The vectors and matrices of a layer that are computed with, in the order in
+// which they lie in its packed unit. Several slots may lie side by side in one.
+enum class LayerVector {
+  kNorm1Weight,
+  kNorm1Bias,
+  kNorm2Weight,
+  kNorm2Bias,
+  kQNorm,
+  kKNorm,
+  kQkvBias,
+  kOutBias,
+  kUpBias,       // in the order of up's columns
+  kUpBiasTyped,  // the same in another dtype, for those who want it
+  kDownBias,
+};
+inline constexpr int kNumLayerVectors =
+    static_cast<int>(LayerVector::kDownBias) + 1;
+
+enum class LayerMatrix {
+  kQkv,  // Q, K and V
+  kOut,
+  kUp,  // gate, in a gated MLP, and up
+  kDown,
+};
+inline constexpr int kNumLayerMatrices =
+    static_cast<int>(LayerMatrix::kDown) + 1;
+
+struct LayerWeights {
+  struct Vector {
+    LayerVector part;
+    std::vector<WeightSlot> slots;
+  };
+  struct Matrix {
+    LayerMatrix part;
+    std::vector<WeightSlot> slots;  // of as many columns
+  };
+  std::vector<Vector> vectors;
+  std::vector<Matrix> matrices;
+};
+
+// Returns what each layer has, in the order of the parts. kUpBiasTyped, a copy,
+// is not among it.
+LayerWeights WeightsOf(const DecoderSpec& spec);
+
+// Returns the elements of a layer's matrices.
+int64_t LayerElements(const DecoderSpec& spec);
+
+}  // namespace sluice
