@@ -21,6 +21,7 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     OPTConfig,
+    Phi3Config,
     Qwen2Config,
     Qwen3Config,
 )
@@ -129,6 +130,27 @@ def specs():
             rope_parameters=rope(10000.0, rope_type="yarn", factor=4.0,
                                  original_max_position_embeddings=64))),
             dtype=torch.float16, old_spelling=True),
+        # --- phi3: q, k and v are one tensor, gate and up another
+        "phi3-base": Spec(Phi3Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=56, rope_parameters=rope(10000.0),
+            tie_word_embeddings=False, original_max_position_embeddings=160))),
+        "phi3-partial-window": Spec(Phi3Config(**common(
+            hidden_size=60, num_attention_heads=3, num_key_value_heads=3,
+            num_hidden_layers=4, intermediate_size=40, sliding_window=16,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.6),
+            tie_word_embeddings=True, original_max_position_embeddings=160)),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        # Sequences of up to 120 positions have the short factors.
+        "phi3-longrope": Spec(Phi3Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=4,
+            num_hidden_layers=3, intermediate_size=64, tie_word_embeddings=False,
+            original_max_position_embeddings=120,
+            rope_parameters=rope(10000.0, rope_type="longrope",
+                                 original_max_position_embeddings=120,
+                                 short_factor=[1.0, 1.1, 1.2, 1.4, 1.7, 2.0],
+                                 long_factor=[1.5, 2.5, 3.5, 5.0, 7.0, 9.0]))),
+            dtype=torch.float16),
         # --- opt
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),

@@ -38,6 +38,7 @@ struct Family {
 const Family& LlamaFamily();
 const Family& MistralFamily();
 const Family& OptFamily();
+const Family& Phi3Family();
 const Family& Qwen2Family();
 const Family& Qwen3Family();
 
