@@ -18,6 +18,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
@@ -151,6 +152,24 @@ def specs():
                                  short_factor=[1.0, 1.1, 1.2, 1.4, 1.7, 2.0],
                                  long_factor=[1.5, 2.5, 3.5, 5.0, 7.0, 9.0]))),
             dtype=torch.float16),
+        # --- granite: factors of the embedding, the residual stream, q k and the logits
+        "granite-base": Spec(GraniteConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
+            tie_word_embeddings=False, rms_norm_eps=1e-3, embedding_multiplier=3.5,
+            logits_scaling=2.5, residual_multiplier=0.7, attention_multiplier=0.35))),
+        "granite-biases": Spec(GraniteConfig(**common(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(5000.0),
+            tie_word_embeddings=False, attention_bias=True, mlp_bias=True,
+            embedding_multiplier=0.8, logits_scaling=0.5, residual_multiplier=1.3,
+            attention_multiplier=0.4)), dtype=torch.bfloat16, max_shard_size="60KB"),
+        "granite-mqa": Spec(GraniteConfig(**common(
+            hidden_size=54, num_attention_heads=3, num_key_value_heads=1,
+            num_hidden_layers=3, intermediate_size=50, rope_parameters=rope(10000.0),
+            tie_word_embeddings=True, embedding_multiplier=0.2, logits_scaling=8.0,
+            residual_multiplier=1.22, attention_multiplier=0.25)), dtype=torch.float16,
+            old_spelling=True),
         # --- opt
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),

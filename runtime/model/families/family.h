@@ -35,6 +35,7 @@ struct Family {
   TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
 };
 
+const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
 const Family& OptFamily();
