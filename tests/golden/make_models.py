@@ -25,6 +25,7 @@ from transformers import (
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    Starcoder2Config,
 )
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -169,6 +170,21 @@ def specs():
             num_hidden_layers=3, intermediate_size=50, rope_parameters=rope(10000.0),
             tie_word_embeddings=True, embedding_multiplier=0.2, logits_scaling=8.0,
             residual_multiplier=1.22, attention_multiplier=0.25)), dtype=torch.float16,
+            old_spelling=True),
+        # --- starcoder2: LayerNorm and a plain MLP with rotary positions
+        "starcoder2-base": Spec(Starcoder2Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
+            tie_word_embeddings=True, norm_epsilon=1e-3))),
+        "starcoder2-window": Spec(Starcoder2Config(**common(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=100, rope_parameters=rope(100000.0),
+            sliding_window=16, tie_word_embeddings=False)), dtype=torch.bfloat16,
+            max_shard_size="60KB"),
+        "starcoder2-no-bias": Spec(Starcoder2Config(**common(
+            hidden_size=42, num_attention_heads=3, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=64, rope_parameters=rope(10000.0),
+            use_bias=False, tie_word_embeddings=True)), dtype=torch.float16,
             old_spelling=True),
         # --- opt
         "opt-base": Spec(opt(
