@@ -25,6 +25,7 @@ from transformers import (
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    StableLmConfig,
     Starcoder2Config,
 )
 
@@ -186,6 +187,22 @@ def specs():
             num_hidden_layers=3, intermediate_size=64, rope_parameters=rope(10000.0),
             use_bias=False, tie_word_embeddings=True)), dtype=torch.float16,
             old_spelling=True),
+        # --- stablelm: LayerNorm, a gated MLP, and a part of each head rotated
+        "stablelm-base": Spec(StableLmConfig(**common(
+            hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=72, layer_norm_eps=1e-3,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.25),
+            tie_word_embeddings=False))),
+        "stablelm-bias": Spec(StableLmConfig(**common(
+            hidden_size=60, num_attention_heads=3, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=56, use_qkv_bias=True,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5),
+            tie_word_embeddings=False)), dtype=torch.bfloat16, max_shard_size="60KB"),
+        "stablelm-tied": Spec(StableLmConfig(**common(
+            hidden_size=48, num_attention_heads=2, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=64,
+            rope_parameters=rope(10000.0, partial_rotary_factor=1.0),
+            tie_word_embeddings=True)), dtype=torch.float16),
         # --- opt
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),

@@ -42,6 +42,7 @@ const Family& OptFamily();
 const Family& Phi3Family();
 const Family& Qwen2Family();
 const Family& Qwen3Family();
+const Family& StablelmFamily();
 const Family& Starcoder2Family();
 
 // Returns null for one that is not known.
