@@ -8,10 +8,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
+#include "runtime/model/families/family.h"
 
 namespace sluice {
 namespace {
@@ -51,17 +53,18 @@ bool LooksLikeHubId(const std::string& text) {
 // Families that have their name in the names of their models, and are not
 // supported.
 constexpr const char* kOtherFamilies[] = {
-    "qwen3",     "qwen1", "gemma",    "phi",     "mixtral",  "falcon",
-    "gpt2",      "gpt-2", "gpt-neox", "gpt-oss", "pythia",   "bloom",
-    "deepseek",  "olmo",  "granite",  "glm",     "mamba",    "starcoder",
-    "command-r", "t5",    "bert",     "whisper", "internlm", "rwkv"};
+    "qwen1", "gemma",    "phi",     "mixtral",  "falcon",    "gpt2",
+    "gpt-2", "gpt-neox", "gpt-oss", "pythia",   "bloom",     "deepseek",
+    "olmo",  "granite",  "glm",     "mamba",    "starcoder", "command-r",
+    "t5",    "bert",     "whisper", "internlm", "rwkv"};
 
 // The family named in `id` that is not supported; "" if none is, or if the name
 // has a supported one, too, as that of a distilled model has.
 std::string OtherFamily(const std::string& id) {
   const std::string name = absl::AsciiStrToLower(id.substr(id.find('/') + 1));
   for (const char* supported :
-       {"llama", "mistral-", "qwen2", "distill-qwen", "opt-"}) {
+       {"llama", "mistral-", "qwen2", "qwen3", "distill-qwen", "opt-", "phi-3",
+        "granite-3", "stablelm", "starcoder2"}) {
     if (absl::StrContains(name, supported)) return "";
   }
   for (const char* other : kOtherFamilies) {
@@ -122,8 +125,8 @@ absl::Status NoSuchModel(const std::string& name) {
   }
   if (const std::string family = OtherFamily(name); !family.empty()) {
     return Unimplemented(message, "by its name it is a ", family,
-                         " model, which Sluice does not run: it runs llama, "
-                         "mistral, qwen2 and opt models");
+                         " model, which Sluice does not run: it runs ",
+                         absl::StrJoin(KnownModelTypes(), ", "), " models");
   }
   return NotFound(message,
                   "if this is a model of the Hugging Face Hub, get it with `hf "

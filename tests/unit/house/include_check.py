@@ -79,7 +79,7 @@ SWEEP = "runtime/exec/stage_sweep."
 
 # What is particular to a family stays in its file; all others work with DecoderSpec.
 FAMILIES = "runtime/model/families/"
-FAMILY_TEST = re.compile(r"\bmodel_type\s*[=!]=")
+FAMILY_TEST = re.compile(r"\bmodel_type\s*[=!]=\s*\"")
 
 WIRE = ["grpc/*", "grpcpp/*", "google/*", "sluice/*"]
 EDGE = ["prometheus/*", "CLI/*", "boost/*"]  # exporters, flags and HTTP

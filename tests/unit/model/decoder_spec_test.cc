@@ -20,6 +20,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 DecoderSpec Parse(const std::string& config) {
   auto spec = ParseDecoderSpec(config);
@@ -343,11 +344,6 @@ const BadConfig kBadConfigs[] = {
     {R"({"model_type": "llama", "partial_rotary_factor": 0.5,
          "rope_scaling": {"type": "linear", "factor": 2}})",
      kUnimplemented, "partial_rotary_factor"},
-    {R"({"model_type": "llama", "max_position_embeddings": 131072,
-         "original_max_position_embeddings": 4096,
-         "rope_scaling": {"rope_type": "longrope", "short_factor": [1],
-                          "long_factor": [1]}})",
-     kUnimplemented, "longrope"},
     {R"({"model_type": "llama", "rope_scaling": {"rope_type": "longrope",
          "short_factor": [1, 2]}})",
      kInvalid, "short_factor"},
@@ -517,6 +513,14 @@ TEST(DecoderSpec, MutatedConfigsNeverCrash) {
   EXPECT_GT(accepted, 0);
 }
 
+TensorRef Find(const std::vector<TensorRef>& refs, TensorRole role) {
+  for (const TensorRef& ref : refs) {
+    if (ref.role == role) return ref;
+  }
+  ADD_FAILURE() << "no such role";
+  return {};
+}
+
 TEST(TensorNames, FollowTheDescription) {
   const auto names = [](const std::vector<TensorRef>& refs) {
     std::vector<std::string> names;
@@ -527,25 +531,28 @@ TEST(TensorNames, FollowTheDescription) {
       R"({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4,
           "num_key_value_heads": 2, "head_dim": 24, "attention_bias": true,
           "mlp_bias": true, "intermediate_size": 96, "vocab_size": 50})");
-  EXPECT_THAT(names(LayerTensors(spec, 3)),
-              ElementsAre("model.layers.3.input_layernorm.weight",
-                          "model.layers.3.self_attn.q_proj.weight",
-                          "model.layers.3.self_attn.k_proj.weight",
-                          "model.layers.3.self_attn.v_proj.weight",
-                          "model.layers.3.self_attn.q_proj.bias",
-                          "model.layers.3.self_attn.k_proj.bias",
-                          "model.layers.3.self_attn.v_proj.bias",
-                          "model.layers.3.self_attn.o_proj.weight",
-                          "model.layers.3.self_attn.o_proj.bias",
-                          "model.layers.3.post_attention_layernorm.weight",
-                          "model.layers.3.mlp.gate_proj.weight",
-                          "model.layers.3.mlp.gate_proj.bias",
-                          "model.layers.3.mlp.up_proj.weight",
-                          "model.layers.3.mlp.up_proj.bias",
-                          "model.layers.3.mlp.down_proj.weight",
-                          "model.layers.3.mlp.down_proj.bias"));
-  EXPECT_THAT(LayerTensors(spec, 0)[1].shape, ElementsAre(96, 64));
-  EXPECT_THAT(LayerTensors(spec, 0)[2].shape, ElementsAre(48, 64));
+  EXPECT_THAT(
+      names(LayerTensors(spec, 3)),
+      UnorderedElementsAre("model.layers.3.input_layernorm.weight",
+                           "model.layers.3.self_attn.q_proj.weight",
+                           "model.layers.3.self_attn.k_proj.weight",
+                           "model.layers.3.self_attn.v_proj.weight",
+                           "model.layers.3.self_attn.q_proj.bias",
+                           "model.layers.3.self_attn.k_proj.bias",
+                           "model.layers.3.self_attn.v_proj.bias",
+                           "model.layers.3.self_attn.o_proj.weight",
+                           "model.layers.3.self_attn.o_proj.bias",
+                           "model.layers.3.post_attention_layernorm.weight",
+                           "model.layers.3.mlp.gate_proj.weight",
+                           "model.layers.3.mlp.gate_proj.bias",
+                           "model.layers.3.mlp.up_proj.weight",
+                           "model.layers.3.mlp.up_proj.bias",
+                           "model.layers.3.mlp.down_proj.weight",
+                           "model.layers.3.mlp.down_proj.bias"));
+  EXPECT_THAT(Find(LayerTensors(spec, 0), TensorRole::kQWeight).shape,
+              ElementsAre(96, 64));
+  EXPECT_THAT(Find(LayerTensors(spec, 0), TensorRole::kKWeight).shape,
+              ElementsAre(48, 64));
   EXPECT_THAT(names(EmbeddingTensors(spec)),
               ElementsAre("model.embed_tokens.weight"));
   EXPECT_THAT(names(HeadTensors(spec)),
@@ -572,6 +579,76 @@ TEST(TensorNames, FollowTheDescription) {
           "enable_bias": false, "do_layer_norm_before": false})");
   EXPECT_EQ(LayerTensors(bare, 0).size(), 6u);
   EXPECT_EQ(HeadTensors(bare).size(), 1u);
+}
+
+TEST(TensorNames, WeightsMayBeRowsOfATensor) {
+  const DecoderSpec phi = Parse(
+      R"({"model_type": "phi3", "hidden_size": 48, "num_attention_heads": 4,
+          "num_key_value_heads": 2, "intermediate_size": 80})");
+  const std::vector<TensorRef> tensors = LayerTensors(phi, 1);
+  const TensorRef k = Find(tensors, TensorRole::kKWeight);
+  EXPECT_EQ(k.name, "model.layers.1.self_attn.qkv_proj.weight");
+  EXPECT_EQ(k.first_row, 48);
+  EXPECT_THAT(k.shape, ElementsAre(24, 48));
+  EXPECT_THAT(k.tensor_shape(), ElementsAre(96, 48));
+  const TensorRef up = Find(tensors, TensorRole::kUpWeight);
+  EXPECT_EQ(up.name, "model.layers.1.mlp.gate_up_proj.weight");
+  EXPECT_EQ(up.first_row, 80);
+  EXPECT_THAT(up.tensor_shape(), ElementsAre(160, 48));
+}
+
+TEST(TensorNames, FactorsOfAModelAreFactorsOfWeights) {
+  const DecoderSpec granite = Parse(
+      R"({"model_type": "granite", "tie_word_embeddings": true,
+          "embedding_multiplier": 12, "residual_multiplier": 0.5,
+          "logits_scaling": 8, "attention_multiplier": 0.125})");
+  EXPECT_EQ(granite.attention_scale, 0.125f);
+  EXPECT_EQ(Find(EmbeddingTensors(granite), TensorRole::kEmbedding).scale, 12);
+  EXPECT_EQ(Find(HeadTensors(granite), TensorRole::kHead).scale, 0.125f);
+  const std::vector<TensorRef> tensors = LayerTensors(granite, 0);
+  EXPECT_EQ(Find(tensors, TensorRole::kOutWeight).scale, 0.5f);
+  EXPECT_EQ(Find(tensors, TensorRole::kDownWeight).scale, 0.5f);
+  EXPECT_EQ(Find(tensors, TensorRole::kUpWeight).scale, 1);
+  // Packed weights of another factor are others.
+  DecoderSpec other = granite;
+  other.residual_scale = 0.25f;
+  EXPECT_NE(BindingText(other), BindingText(granite));
+}
+
+TEST(DecoderSpec, Qwen3NormsItsHeads) {
+  const DecoderSpec spec = Parse(R"({"model_type": "qwen3"})");
+  EXPECT_TRUE(spec.qk_norm);
+  EXPECT_FALSE(spec.qkv_bias || spec.out_bias);
+  EXPECT_EQ(spec.head_dim, 128);
+  EXPECT_EQ(spec.num_kv_heads, 32);
+  const std::vector<TensorRef> tensors = LayerTensors(spec, 2);
+  const TensorRef k = Find(tensors, TensorRole::kKNormWeight);
+  EXPECT_EQ(k.name, "model.layers.2.self_attn.k_norm.weight");
+  EXPECT_THAT(k.shape, ElementsAre(128));
+}
+
+TEST(DecoderSpec, PartsOfHeadsAreRotated) {
+  EXPECT_EQ(Parse(R"({"model_type": "stablelm"})").rotary.dim, 20);
+  EXPECT_EQ(Parse(R"({"model_type": "stablelm", "partial_rotary_factor": 0.5})")
+                .rotary.dim,
+            40);
+  EXPECT_EQ(Parse(R"({"model_type": "phi3", "rope_parameters": {
+                      "rope_type": "default", "rope_theta": 10000.0,
+                      "partial_rotary_factor": 0.75}})")
+                .rotary.dim,
+            72);
+}
+
+TEST(DecoderSpec, LongRopeEndsWhereItsFactorsChange) {
+  const DecoderSpec spec = Parse(
+      R"({"model_type": "phi3", "hidden_size": 16, "num_attention_heads": 4,
+          "num_key_value_heads": 4, "max_position_embeddings": 131072,
+          "original_max_position_embeddings": 4096, "rope_scaling": {
+          "type": "su", "short_factor": [1.0, 1.5], "long_factor": [2, 3]}})");
+  EXPECT_EQ(spec.max_positions, 4096);
+  EXPECT_FLOAT_EQ(spec.rotary.inv_freq[0], 1);
+  EXPECT_FLOAT_EQ(spec.rotary.attention_factor,
+                  std::sqrt(1 + std::log(32.0f) / std::log(4096.0f)));
 }
 
 }  // namespace
