@@ -575,15 +575,14 @@ TEST(CustomIdSetTest, NeedsItsDirectory) {
 
 TEST(StateLockTest, HoldsOnce) {
   const TempDir dir;
-  auto lock = StateLock::Acquire(dir.path() / "deep" / "state");
+  auto lock = StateLock::Acquire(dir.path() / "state");
   ASSERT_TRUE(lock.ok()) << lock.status();
-  const absl::Status second =
-      StateLock::Acquire(dir.path() / "deep" / "state").status();
+  const absl::Status second = StateLock::Acquire(dir.path() / "state").status();
   EXPECT_TRUE(absl::IsFailedPrecondition(second)) << second;
   EXPECT_THAT(std::string(second.message()),
               HasSubstr(absl::StrCat("(process ", getpid(), ")")));
   lock->reset();
-  EXPECT_TRUE(StateLock::Acquire(dir.path() / "deep" / "state").ok());
+  EXPECT_TRUE(StateLock::Acquire(dir.path() / "state").ok());
 }
 
 TEST(StateLockTest, NeedsADirectory) {
@@ -591,6 +590,9 @@ TEST(StateLockTest, NeedsADirectory) {
   std::ofstream(dir.path() / "file") << "x";
   EXPECT_TRUE(absl::IsFailedPrecondition(
       StateLock::Acquire(dir.path() / "file" / "state").status()));
+  // Nor is a path made where there is none.
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      StateLock::Acquire(dir.path() / "none" / "state").status()));
 }
 
 }  // namespace
