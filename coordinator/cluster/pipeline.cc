@@ -76,7 +76,11 @@ void Pipeline::Decide() {
     return;
   }
   if (plan_.Prepares(decision.stages.size())) return;
-  if (!plan_.CanLink(decision.stages)) return;
+  if (!plan_.CanLink(decision.stages)) {
+    // A worker that is to go is not kept for others that can't be linked.
+    if (plan_.HoldsWithdrawn()) plan_.End("a worker is to go", LogLevel::kInfo);
+    return;
+  }
   if (search_.Wanted(decision.stages)) {
     std::vector<WorkerId> workers;
     for (const StageAssignment& stage : decision.stages) {

@@ -306,11 +306,17 @@ TEST(WorkerCreateTest, MakesItsDiskDirectoryOrNamesIt) {
   namespace fs = std::filesystem;
   const fs::path root = fs::path(::testing::TempDir()) / "worker_model_test";
   fs::remove_all(root);
+  fs::create_directory(root);
   Worker::Options options = Options("w", "");
   options.coordinator_address = "127.0.0.1:1";
-  options.machine.disk_dir = (root / "a" / "b").string();
+  options.machine.disk_dir = (root / "a").string();
   EXPECT_TRUE(Worker::Create(options).ok());
-  EXPECT_TRUE(fs::is_directory(root / "a" / "b"));
+  EXPECT_TRUE(fs::is_directory(root / "a"));
+  // A path is not made where there is none.
+  options.machine.disk_dir = (root / "typo" / "b").string();
+  EXPECT_THAT(Worker::Create(options).status().ToString(),
+              HasSubstr((root / "typo").string()));
+  EXPECT_FALSE(fs::exists(root / "typo"));
   std::ofstream(root / "file") << "x";
   options.machine.disk_dir = (root / "file" / "below").string();
   EXPECT_THAT(Worker::Create(options).status().ToString(),

@@ -131,7 +131,7 @@ TEST(WorkerProfileTest, TakesWhatTheWorkerMayUse) {
   MachineFlags flags;
   flags.threads = cores + 1;
   flags.host_memory = "1GiB";
-  flags.disk_dir = dir / "made/for/it";
+  flags.disk_dir = dir / "made";
   flags.disk_space = "4MiB";
   auto machine = ParseMachine(flags);
   ASSERT_TRUE(machine.ok()) << machine.status();

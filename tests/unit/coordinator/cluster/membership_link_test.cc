@@ -150,6 +150,25 @@ TEST_F(MembershipLinkTest, WhoInsistsInVainKeepsThePlanFromStarting) {
   EXPECT_TRUE(c->sent.back().has_assign_stage());
 }
 
+TEST_F(MembershipLinkTest, AWorkerThatIsStoppedIsNotKeptForWhoInsistsInVain) {
+  auto a = Attach(1, "a", {kOverGrpc});
+  Attach(2, "b", {kOverGrpc});
+  Settle();
+  Ready(1);
+  Ready(2);
+  Attach(3, "c", {kOverNccl});
+  Settle();
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+  v1::WorkerMessage message;
+  message.mutable_leave();
+  members().OnMessage(WorkerId(1), std::move(message));
+  Settle();
+  EXPECT_TRUE(absl::IsCancelled(a->broken));
+  Settle();
+  EXPECT_EQ(members().plan().phase(), Phase::kNoPlan);
+  EXPECT_THAT(members().detail(), HasSubstr("was started with --link nccl"));
+}
+
 TEST_F(MembershipLinkTest, WhoInsistsInVainDoesNotEndAPlan) {
   Attach(1, "a", {kOverGrpc});
   Attach(2, "b", {kOverGrpc});
