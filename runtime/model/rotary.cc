@@ -300,7 +300,8 @@ absl::StatusOr<RotarySpec> ParseRotary(
     const std::vector<std::string>& layer_types, PositionStretch* stretch) {
   if (shape.dim % 2 != 0) {
     return InvalidArgument(
-        "head_dim must be even for rotary embeddings, but is ", shape.dim);
+        "head_dim", shape.partial ? " times partial_rotary_factor" : "",
+        " must be even for rotary embeddings, but is ", shape.dim);
   }
   ConfigReader reader(config);
   std::string prefix = "rope_scaling.";

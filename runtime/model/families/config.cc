@@ -191,12 +191,13 @@ int32_t ReadRotaryDim(ConfigReader& reader, double fallback,
     const auto it = settings->find(kKey);
     if (it != settings->end() && it->is_number()) factor = it->get<double>();
   }
-  const auto dim = static_cast<int32_t>(spec.head_dim * factor);
-  if (!(factor > 0 && factor <= 1) || dim < 2) {
-    reader.Fail(kKey, absl::StrCat("leaves no dimensions of ", spec.head_dim));
+  if (!(factor <= 1 && spec.head_dim * factor >= 2)) {
+    reader.Fail(kKey,
+                absl::StrCat("must be at most 1, and leave at least 2 of ",
+                             spec.head_dim, " dimensions"));
     return 2;
   }
-  return dim;
+  return static_cast<int32_t>(spec.head_dim * factor);
 }
 
 absl::Status SetRotary(const json& config,
