@@ -55,17 +55,18 @@ class Backend {
   // learned. Tokens must be within the vocabulary.
   virtual absl::Status Embed(const PackedView& packed, const BatchView& batch,
                              float* x) = 0;
-  // x += attention(norm1(x)), or x = norm1(x + attention(x)), in three steps.
-  // The middle one may be called for the segments in any order and grouping,
-  // once for each; their K and V need to be in place only then. It writes the
-  // new positions' K and V into the segments' pages first.
+  // Adds attention to x, as the block's norms say (DecoderSpec), in three
+  // steps. The middle one may be called for the segments in any order and
+  // grouping, once for each; their K and V need to be in place only then. It
+  // writes the new positions' K and V into the segments' pages first.
   virtual absl::Status ProjectQkv(int layer, const PackedLayer& packed,
                                   const BatchView& batch, const float* x) = 0;
   virtual absl::Status Attend(int layer, const BatchView& batch,
                               int32_t first_segment, int32_t count) = 0;
   virtual absl::Status ProjectOut(int layer, const PackedLayer& packed,
                                   const BatchView& batch, float* x) = 0;
-  // x += mlp(norm2(x)), or x = norm2(x + mlp(x)).
+  // Adds the MLP to x. In a parallel block, which adds both to the same x,
+  // ProjectOut has done so.
   virtual absl::Status Mlp(int layer, const PackedLayer& packed,
                            const BatchView& batch, float* x) = 0;
 

@@ -17,8 +17,17 @@ std::string Show(const nlohmann::json& value) {
 
 }  // namespace
 
+const char* ConfigReader::NameOf(const char* key) const {
+  for (const Alias& alias : aliases_) {
+    if (absl::string_view(alias.key) == key && object_.contains(alias.own)) {
+      return alias.own;
+    }
+  }
+  return key;
+}
+
 const nlohmann::json* ConfigReader::Find(const char* key) const {
-  const auto it = object_.find(key);
+  const auto it = object_.find(NameOf(key));
   return it == object_.end() ? nullptr : &*it;
 }
 
@@ -29,12 +38,12 @@ bool ConfigReader::Has(const char* key) const {
 
 void ConfigReader::Fail(const char* key, const std::string& problem) {
   if (!status_.ok()) return;
-  status_ = InvalidArgument(prefix_, key, " ", problem);
+  status_ = InvalidArgument(prefix_, NameOf(key), " ", problem);
 }
 
 void ConfigReader::Unsupported(const char* key, const std::string& what) {
   if (!status_.ok()) return;
-  status_ = Unimplemented(prefix_, key, " ", what, " is not supported");
+  status_ = Unimplemented(prefix_, NameOf(key), " ", what, " is not supported");
 }
 
 std::optional<int32_t> ConfigReader::ToInt(const char* key,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,15 @@ class ConfigReader {
   // `prefix` goes before each key in messages ("rope_parameters.").
   explicit ConfigReader(const nlohmann::json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
+
+  // A family's own name for a key: where the object has it, it is read, and
+  // named in messages, instead of the key.
+  struct Alias {
+    const char* key;
+    const char* own;
+  };
+  ConfigReader(const nlohmann::json& object, std::vector<Alias> aliases)
+      : object_(object), aliases_(std::move(aliases)) {}
 
   const absl::Status& status() const { return status_; }
   bool Present(const char* key) const { return Find(key) != nullptr; }
@@ -44,6 +54,7 @@ class ConfigReader {
   const nlohmann::json* OptionalArray(const char* key);
 
  private:
+  const char* NameOf(const char* key) const;
   const nlohmann::json* Find(const char* key) const;
   // Null if absent or, which is an error, of another type.
   const nlohmann::json* OfType(const char* key,
@@ -56,6 +67,7 @@ class ConfigReader {
 
   const nlohmann::json& object_;
   const std::string prefix_;
+  const std::vector<Alias> aliases_;
   absl::Status status_;
 };
 

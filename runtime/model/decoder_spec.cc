@@ -1,5 +1,7 @@
 #include "runtime/model/decoder_spec.h"
 
+#include <bit>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
@@ -26,6 +28,20 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
   }
   SLUICE_RETURN_IF_ERROR(family->describe(config, &spec));
   return spec;
+}
+
+int32_t DecoderSpec::alibi_heads() const {
+  if (positions != PositionKind::kAlibi) return 0;
+  return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(num_heads)));
+}
+
+float DecoderSpec::alibi_slope(int head) const {
+  const int32_t heads = alibi_heads();
+  if (heads == 0) return 0;
+  const float exponent =
+      head < heads ? -8.0F * static_cast<float>(head + 1)
+                   : -4.0F * static_cast<float>(2 * (head - heads) + 1);
+  return std::exp2(exponent / static_cast<float>(heads));
 }
 
 DType ResolveDType(DTypeChoice choice, const DecoderSpec& spec,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,7 +12,17 @@ namespace sluice {
 
 enum class NormKind { kRmsNorm, kLayerNorm };
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
-enum class PositionKind { kRotary, kLearned };
+// Rotary; rows of a table, added to the embedding; or ALiBi, which adds to a
+// score the distance, not positive, times the head's slope (Press, Smith and
+// Lewis 2022, section 3).
+enum class PositionKind { kRotary, kLearned, kAlibi };
+
+// Where a block's norms are: of what attention and MLP take, of what they give,
+// of both, or of their sums with x.
+enum class NormPlace { kInput, kOutput, kInputAndOutput, kSum };
+// RMSNorm of q and k, with norm_eps, before positions: of each head's by
+// itself, or of all heads' together.
+enum class QkNorm { kNone, kEachHead, kAllHeads };
 
 // Rotary embedding, scaling already folded in: the angle of pair i at position
 // p is p * inv_freq[i]. Pairs are (i, i + dim/2), as in Hugging Face;
@@ -20,15 +31,28 @@ struct RotarySpec {
   int32_t dim = 0;
   std::vector<float> inv_freq;  // dim / 2
   float attention_factor = 1;   // multiplies sin and cos (YaRN)
+  friend bool operator==(const RotarySpec&, const RotarySpec&) = default;
+};
+
+// What layers of one model may differ in.
+struct LayerSpec {
+  int32_t window = 0;  // positions visible including one's own; 0: all
+  int32_t rotary = 0;  // of DecoderSpec::rotaries; -1: none
+  friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
 // The description of a decoder-only transformer, which the executor interprets;
 // a new family (families/) is a new description.
 //
-//   x = embed(tokens) [project_in] [+ learned positions]
-//   each layer, pre-norm:   x += attention(norm1(x));  x += mlp(norm2(x))
-//               post-norm:  x = norm1(x + attention(x));  x = norm2(x + mlp(x))
-//   logits = head([project_out] final_norm(x))
+//   x = [embed_norm] embed(tokens) [project_in] [+ learned positions]
+//   each layer, by NormPlace:
+//     kInput            x += attention(norm1(x));  x += mlp(norm2(x))
+//     kOutput           x += out_norm(attention(x));  x += down_norm(mlp(x))
+//     kInputAndOutput   x += out_norm(attention(norm1(x)));
+//                       x += down_norm(mlp(norm2(x)))
+//     kSum              x = norm1(x + attention(x));  x = norm2(x + mlp(x))
+//     kInput, parallel  x += attention(norm1(x)) + mlp(norm2(x))
+//   logits = cap(head([project_out] final_norm(x)))
 struct DecoderSpec {
   std::string model_type;  // as in config.json
   int32_t vocab_size = 0;
@@ -46,39 +70,78 @@ struct DecoderSpec {
   int32_t default_positions = 0;
 
   NormKind norm = NormKind::kRmsNorm;
-  bool norm_affine =
-      true;  // LayerNorm with weight and bias; RMSNorm always has a weight
+  // Of LayerNorm: whether there is a weight, and with it a bias. RMSNorm always
+  // has a weight and never a bias.
+  bool norm_affine = true;
+  bool norm_bias = true;
   float norm_eps = 1e-5f;
-  bool pre_norm = true;
+  // Norms of outputs have no bias.
+  NormPlace norm_place = NormPlace::kInput;
+  // Attention and MLP take the same x. With shared_norm, norm2 is norm1.
+  bool parallel = false;
+  bool shared_norm = false;
   bool final_norm = true;
+  bool embed_norm = false;  // of the embedding
 
   Activation activation = Activation::kSilu;
   bool gated_mlp =
       true;  // down(act(gate(x)) * up(x)); otherwise down(act(up(x)))
   bool qkv_bias = false;
-  // RMSNorm of each head's q and k, with norm_eps, before positions.
-  bool qk_norm = false;
+  QkNorm qk_norm = QkNorm::kNone;
   bool out_bias = false;
   bool mlp_bias = false;
+  bool head_bias = false;
 
   PositionKind positions = PositionKind::kRotary;
-  RotarySpec rotary;
+  std::vector<RotarySpec> rotaries;  // that layers have
   int32_t position_offset =
       0;  // row of the learned position table for position 0
 
   float attention_scale = 0;  // multiplies q.k
+  // A value s becomes cap * tanh(s / cap), of scaled q.k and of logits; 0: no
+  // cap.
+  float attention_cap = 0;
+  float logit_cap = 0;
   // Factors of the embedding's rows, of what attention and MLP add to x, and of
   // the logits. They are made part of the weights (LayerTensors and its kin).
   float embedding_scale = 1;
   float residual_scale = 1;
   float logit_scale = 1;
-  std::vector<int32_t> sliding_window;  // per layer: positions visible
-                                        // including one's own; 0: all
-  bool tied_embeddings = false;         // the head is the embedding matrix
+  std::vector<LayerSpec> layers;  // [num_layers]; empty: all default
+  bool tied_embeddings = false;   // the head is the embedding matrix
 
   DType native_dtype = DType::kFloat32;  // of config.json
   std::vector<int32_t> eos_token_ids;    // of config.json
   int32_t bos_token_id = -1;
+
+  LayerSpec layer(int i) const {
+    return static_cast<size_t>(i) < layers.size() ? layers[i] : LayerSpec();
+  }
+  // Returns what a layer's positions are rotated by, or null.
+  const RotarySpec* rotary(int i) const {
+    const auto of = static_cast<size_t>(layer(i).rotary);
+    return of < rotaries.size() ? &rotaries[of] : nullptr;
+  }
+  // Returns ALiBi's slope of a query head, float32; 0 without ALiBi. Heads from
+  // alibi_heads() on, if their number is no power of two, have those between.
+  float alibi_slope(int head) const;
+  // Returns the greatest power of two that is not above num_heads, or 0 without
+  // ALiBi.
+  int32_t alibi_heads() const;
+  bool norms_inputs() const {
+    return norm_place == NormPlace::kInput ||
+           norm_place == NormPlace::kInputAndOutput;
+  }
+  bool norms_outputs() const {
+    return norm_place == NormPlace::kOutput ||
+           norm_place == NormPlace::kInputAndOutput;
+  }
+  bool has_norm_bias() const {
+    return norm == NormKind::kLayerNorm && norm_affine && norm_bias;
+  }
+  bool has_norm_weight() const {
+    return norm == NormKind::kRmsNorm || norm_affine;
+  }
 };
 
 // Reads config.json's text. kInvalidArgument names the key that is missing, of

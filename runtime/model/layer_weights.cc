@@ -10,7 +10,6 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
   const int64_t inner = spec.intermediate_size;
   const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
   const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
-  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
   LayerWeights weights;
   const auto vector = [&](bool present, LayerVector part,
                           std::vector<WeightSlot> slots) {
@@ -21,20 +20,35 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
   };
   const auto norm = [&](LayerVector weight, Role weight_role, LayerVector bias,
                         Role bias_role) {
-    vector(!layer_norm || spec.norm_affine, weight,
+    vector(spec.has_norm_weight(), weight,
            {{weight_role, RankSplit::kNone, hidden, 0}});
-    vector(layer_norm && spec.norm_affine, bias,
+    vector(spec.has_norm_bias(), bias,
            {{bias_role, RankSplit::kNone, hidden, 0}});
   };
 
-  norm(LayerVector::kNorm1Weight, Role::kNorm1Weight, LayerVector::kNorm1Bias,
-       Role::kNorm1Bias);
-  norm(LayerVector::kNorm2Weight, Role::kNorm2Weight, LayerVector::kNorm2Bias,
-       Role::kNorm2Bias);
-  vector(spec.qk_norm, LayerVector::kQNorm,
-         {{Role::kQNormWeight, RankSplit::kNone, spec.head_dim, 0}});
-  vector(spec.qk_norm, LayerVector::kKNorm,
-         {{Role::kKNormWeight, RankSplit::kNone, spec.head_dim, 0}});
+  if (spec.norm_place != NormPlace::kOutput) {
+    norm(LayerVector::kNorm1Weight, Role::kNorm1Weight, LayerVector::kNorm1Bias,
+         Role::kNorm1Bias);
+    if (!spec.shared_norm) {
+      norm(LayerVector::kNorm2Weight, Role::kNorm2Weight,
+           LayerVector::kNorm2Bias, Role::kNorm2Bias);
+    }
+  }
+  if (spec.qk_norm == QkNorm::kAllHeads) {
+    vector(true, LayerVector::kQNorm,
+           {{Role::kQNormWeight, RankSplit::kHeads, q, 0}});
+    vector(true, LayerVector::kKNorm,
+           {{Role::kKNormWeight, RankSplit::kKvHeads, kv, 0}});
+  } else if (spec.qk_norm == QkNorm::kEachHead) {
+    vector(true, LayerVector::kQNorm,
+           {{Role::kQNormWeight, RankSplit::kNone, spec.head_dim, 0}});
+    vector(true, LayerVector::kKNorm,
+           {{Role::kKNormWeight, RankSplit::kNone, spec.head_dim, 0}});
+  }
+  vector(spec.norms_outputs(), LayerVector::kOutNorm,
+         {{Role::kOutNormWeight, RankSplit::kNone, hidden, 0}});
+  vector(spec.norms_outputs(), LayerVector::kDownNorm,
+         {{Role::kDownNormWeight, RankSplit::kNone, hidden, 0}});
   vector(spec.qkv_bias, LayerVector::kQkvBias,
          {{Role::kQBias, RankSplit::kHeads, q, 0},
           {Role::kKBias, RankSplit::kKvHeads, kv, 0},

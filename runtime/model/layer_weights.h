@@ -22,10 +22,11 @@ enum class TensorRole {
   kKBias,  // [num_kv_heads * head_dim, hidden]
   kVWeight,
   kVBias,        // [num_kv_heads * head_dim, hidden]
-  kQNormWeight,  // [head_dim]
-  kKNormWeight,  // [head_dim]
+  kQNormWeight,  // [head_dim], or of all heads
+  kKNormWeight,  // [head_dim], or of all KV heads
   kOutWeight,
-  kOutBias,  // [hidden, num_heads * head_dim]
+  kOutBias,        // [hidden, num_heads * head_dim]
+  kOutNormWeight,  // of what attention gives; [hidden]
   kNorm2Weight,
   kNorm2Bias,  // [hidden]
   kGateWeight,
@@ -33,16 +34,20 @@ enum class TensorRole {
   kUpWeight,
   kUpBias,  // [intermediate, hidden]; the only first matrix of a plain MLP
   kDownWeight,
-  kDownBias,  // [hidden, intermediate]
+  kDownBias,        // [hidden, intermediate]
+  kDownNormWeight,  // of what the MLP gives; [hidden]
   // Tensors of the first stage.
   kEmbedding,          // [vocab, embed_dim]; also the head's, if tied
   kPositionEmbedding,  // [max_positions + position_offset, hidden]
   kProjectIn,          // [hidden, embed_dim]
+  kEmbedNormWeight,
+  kEmbedNormBias,  // [hidden]
   // Tensors of the last stage.
   kFinalNormWeight,
   kFinalNormBias,  // [hidden]
   kProjectOut,     // [embed_dim, hidden]
-  kHead,           // [vocab, embed_dim]
+  kHead,
+  kHeadBias,  // [vocab, embed_dim]
 };
 
 // By what the rows of a matrix, or the elements of a vector, are divided among
@@ -65,6 +70,8 @@ enum class LayerVector {
   kNorm2Bias,
   kQNorm,
   kKNorm,
+  kOutNorm,
+  kDownNorm,
   kQkvBias,
   kOutBias,
   kUpBias,       // in the order of up's columns

@@ -17,7 +17,6 @@ using nlohmann::json;
 
 constexpr double kMax = 1e30;
 constexpr double kTiny = 1e-30;
-constexpr double kDefaultTheta = 10000.0;
 constexpr double kMaxStretched = 1 << 30;
 
 // The arguments that all types share.
@@ -210,7 +209,7 @@ absl::StatusOr<RotarySpec> ParseFlat(const json& config, const json& parameters,
   base.dim = shape.dim;
   base.max_positions = shape.max_positions;
   const double top_theta =
-      top.OptionalNumber("rope_theta", kTiny, kMax).value_or(kDefaultTheta);
+      top.OptionalNumber("rope_theta", kTiny, kMax).value_or(shape.theta);
   base.theta =
       reader.OptionalNumber("rope_theta", kTiny, kMax).value_or(top_theta);
   const std::optional<double> top_original =
@@ -349,8 +348,13 @@ std::string DescribePositions(const DecoderSpec& spec,
   if (spec.positions == PositionKind::kLearned) {
     return takes + "its table of positions has no more";
   }
+  if (spec.positions == PositionKind::kAlibi) {
+    return takes + "the seq_length of config.json, or 2048 where it has none";
+  }
   std::string type;
-  if (const auto config = ParseJsonObject(config_json); config.ok()) {
+  if (auto config = ParseJsonObject(config_json); config.ok()) {
+    const auto text = config->find(kTextConfig);
+    if (text != config->end()) *config = json(*text);
     for (const char* key : {"rope_parameters", "rope_scaling"}) {
       const auto it = config->find(key);
       if (it == config->end()) continue;

@@ -10,6 +10,10 @@
 
 namespace sluice {
 
+// The key of the text part in the config.json of a model that also takes
+// something else.
+inline constexpr char kTextConfig[] = "text_config";
+
 // The positions that linear and YaRN scaling reach.
 struct PositionStretch {
   int32_t positions = 0;  // original ones times the factor; 0: other types
@@ -27,6 +31,7 @@ struct RotaryShape {
   int32_t dim;
   bool partial = false;
   int32_t max_positions;
+  double theta = 10000;  // where rope_theta is absent
 };
 
 // Rotary frequencies of a config.json, in the float32 arithmetic of Hugging

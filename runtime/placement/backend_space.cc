@@ -41,9 +41,18 @@ size_t LogitsBytes(const DecoderSpec& spec, const BackendShape& shape) {
   return sizeof(float) * shape.head_rows * columns;
 }
 size_t RotaryBytes(const DecoderSpec& spec, const BackendShape& shape) {
-  return spec.positions == PositionKind::kRotary
-             ? sizeof(float) * shape.max_model_len * (spec.rotary.dim / 2)
-             : 0;
+  size_t pairs = 0;
+  for (const RotarySpec& rotary : spec.rotaries) pairs += rotary.dim / 2;
+  return sizeof(float) * shape.max_model_len * pairs;
+}
+// Returns the bytes of a row of the buffer of normed rows beside its norm: what
+// attention or MLP give, to be normed, and sums of heads' squares.
+size_t NormedRowBytes(const DecoderSpec& spec) {
+  const size_t output = spec.norms_outputs() ? spec.hidden_size : 0;
+  const size_t sums = spec.qk_norm == QkNorm::kAllHeads
+                          ? spec.num_heads + spec.num_kv_heads
+                          : 0;
+  return sizeof(float) * std::max(output, sums);
 }
 
 }  // namespace
@@ -134,8 +143,9 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   const TensorShard shard = shape.shard(spec);
   const size_t qkv_row = QkvBytes(spec, shard);
   const bool one_slot = shape.attention_slots == 1;
-  normed = rows * std::max(spec.hidden_size * element,
-                           spec.embed_dim * ElementBytes(rules.dtype));
+  normed = rows * std::max({spec.hidden_size * element,
+                            spec.embed_dim * ElementBytes(rules.dtype),
+                            NormedRowBytes(spec)});
   attention = rows * QueryWidth(spec, shard) * element;
   qkv = one_slot ? 0 : rows * qkv_row;
   wide = rows * std::max<size_t>(
@@ -206,7 +216,8 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   const size_t up = layouts.layer.up.n;
   const TensorShard shard = shape.shard(spec);
   const size_t qkv_row = QkvBytes(spec, shard);
-  normed = rows * std::max(spec.hidden_size, spec.embed_dim) * element;
+  normed = rows * std::max(std::max(spec.hidden_size, spec.embed_dim) * element,
+                           NormedRowBytes(spec));
   attention = rows * QueryWidth(spec, shard) * element;
   qkv = one_slot ? 0 : rows * qkv_row;
   rotary = RotaryBytes(spec, shape);
@@ -219,9 +230,11 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
     const ExchangeBounds bounds = ExchangeBounds::Of(
         spec, shape.weight_format, shape.tensor.ranks, shape.dtype);
     exchange =
-        rows * std::max({GreatestPart(bounds.inner), GreatestPart(bounds.x),
-                         shard.divides_heads ? GreatestPart(bounds.heads)
-                                             : size_t{0}});
+        rows *
+        std::max(
+            {GreatestPart(bounds.inner), GreatestPart(bounds.x),
+             GreatestPart(bounds.q_squares), GreatestPart(bounds.k_squares),
+             shard.divides_heads ? GreatestPart(bounds.heads) : size_t{0}});
     if (HasHead(spec, shape)) {
       exchange = std::max(exchange, head_rows * GreatestPart(bounds.logits));
     }

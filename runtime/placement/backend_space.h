@@ -89,7 +89,10 @@ struct AttentionScratchSizes {
 // The work space of CpuBackend, in bytes; a part may be each attention slot's.
 // Inputs of GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
-  size_t normed;  // [rows, max(hidden, embed_dim)] in the dtype
+  // [rows, max(hidden, embed_dim)] in the dtype; where outputs are normed,
+  // also float [rows, hidden], and where all heads are together, float [rows,
+  // heads + KV heads].
+  size_t normed;
   // Of the rank's heads: each slot's [rows, q] in the dtype, and its float
   // [rows, q + 2 kv]; 0 with one slot.
   size_t attention;
@@ -100,7 +103,7 @@ struct CpuSpace {
   // float [head_rows, vocab], of a rank that does not lead only its columns; 0
   // without the head.
   size_t logits;
-  size_t rotary;  // each of two tables [max_model_len, dim / 2]; or 0
+  size_t rotary;  // of sines and of cosines [max_model_len, dim / 2] of each
   // The threads' own memory, on the heap: that of GEMMs, and all of it.
   size_t gemm_threads;
   size_t threads;

@@ -83,6 +83,10 @@ VectorLayout& LayerLayout::vector(LayerVector part) {
       return q_norm;
     case LayerVector::kKNorm:
       return k_norm;
+    case LayerVector::kOutNorm:
+      return out_norm;
+    case LayerVector::kDownNorm:
+      return down_norm;
     case LayerVector::kQkvBias:
       return qkv_bias;
     case LayerVector::kOutBias:
@@ -147,7 +151,7 @@ size_t LayerLayout::PartBegin(size_t offset) const {
 }
 
 size_t HeadSectionLayout::PartBegin(size_t offset) const {
-  const VectorLayout* const vectors[] = {&norm.weight, &norm.bias};
+  const VectorLayout* const vectors[] = {&norm.weight, &norm.bias, &head_bias};
   const MatrixLayout* const matrices[] = {&project_out, &head};
   return PartOf(offset, vectors, matrices);
 }
@@ -185,7 +189,6 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               const TensorShard& shard,
                                               size_t layer_bytes,
                                               const PanelRules& rules) {
-  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
   const WeightFormat head_format =
       format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
   MatrixLayout whole;
@@ -202,23 +205,24 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
        panel += section_panels) {
     HeadSectionLayout& section = sections.emplace_back();
     Builder builder(rules);
+    int64_t columns = 0;
     if (panel == 0) {
-      section.norm = builder.Norm(
-          spec.final_norm && (!layer_norm || spec.norm_affine),
-          spec.final_norm && layer_norm && spec.norm_affine, spec.hidden_size);
-      if (spec.embed_dim != spec.hidden_size) {
-        section.project_out = builder.Matrix(spec.embed_dim, spec.hidden_size,
-                                             WeightFormat::kFull);
-      }
+      section.norm = builder.Norm(spec.final_norm && spec.has_norm_weight(),
+                                  spec.final_norm && spec.has_norm_bias(),
+                                  spec.hidden_size);
     }
     if (panels > 0) {
       const auto last =
           static_cast<int>(std::min(panels, panel + section_panels)) - 1;
       section.first_column = whole.panel_begin(static_cast<int>(panel));
-      section.head =
-          builder.Matrix(whole.panel_end(last) - section.first_column,
-                         spec.embed_dim, head_format);
+      columns = whole.panel_end(last) - section.first_column;
+      section.head_bias = builder.Vector(spec.head_bias, columns);
     }
+    if (panel == 0 && spec.embed_dim != spec.hidden_size) {
+      section.project_out =
+          builder.Matrix(spec.embed_dim, spec.hidden_size, WeightFormat::kFull);
+    }
+    section.head = builder.Matrix(columns, spec.embed_dim, head_format);
     section.bytes = builder.Finish();
   }
   return sections;
@@ -242,6 +246,9 @@ EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,
     layout.project_in =
         builder.Matrix(spec.hidden_size, spec.embed_dim, WeightFormat::kFull);
   }
+  layout.norm =
+      builder.Norm(spec.embed_norm && spec.has_norm_weight(),
+                   spec.embed_norm && spec.has_norm_bias(), spec.hidden_size);
   layout.bytes = builder.Finish();
   return layout;
 }

@@ -40,7 +40,8 @@ struct NormLayout {
 
 struct LayerLayout {
   NormLayout norm1, norm2;
-  VectorLayout q_norm, k_norm;  // of a head
+  VectorLayout q_norm, k_norm;  // of a head, or of the rank's
+  VectorLayout out_norm, down_norm;
   VectorLayout qkv_bias, out_bias;
   VectorLayout up_bias;  // in the order of up's columns
   // The up_bias in the rules' dtype, if they want that.
@@ -77,6 +78,7 @@ struct HeadSectionLayout {
   NormLayout norm;
   MatrixLayout project_out;  // n is 0 if the model has none
   MatrixLayout head;
+  VectorLayout head_bias;    // of the section's columns
   int32_t first_column = 0;  // among the rank's columns
   size_t bytes = 0;
 
@@ -90,6 +92,7 @@ struct EmbeddingLayout {
   size_t positions = 0;    // [position_rows, hidden] in the same
   int64_t position_rows = 0;
   MatrixLayout project_in;  // n is 0 if the model has none
+  NormLayout norm;
   size_t bytes = 0;
 };
 

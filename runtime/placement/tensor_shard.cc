@@ -123,10 +123,18 @@ ExchangeBounds ExchangeBounds::Of(const DecoderSpec& spec, WeightFormat format,
     return ShardBounds(spec, format, ranks, columns, bytes);
   };
   const size_t element = ElementBytes(dtype);
-  return {.heads = bounds(&TensorShard::heads, spec.head_dim * element),
-          .inner = bounds(&TensorShard::inner, element),
-          .x = bounds(&TensorShard::hidden, sizeof(float)),
-          .logits = bounds(&TensorShard::vocab, sizeof(float))};
+  ExchangeBounds all = {
+      .heads = bounds(&TensorShard::heads, spec.head_dim * element),
+      .inner = bounds(&TensorShard::inner, element),
+      .x = bounds(&TensorShard::hidden, sizeof(float)),
+      .logits = bounds(&TensorShard::vocab, sizeof(float))};
+  if (spec.qk_norm == QkNorm::kAllHeads &&
+      TensorShard::Of(spec, format, {0, ranks}).divides_heads) {
+    all.q_squares = bounds(&TensorShard::heads, sizeof(float));
+    // Of ranks that share a KV head, the first gives its sum.
+    all.k_squares = bounds(&TensorShard::kv_heads, sizeof(float));
+  }
+  return all;
 }
 
 size_t GreatestPart(const std::vector<size_t>& bounds) {
@@ -146,7 +154,11 @@ int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
   const int64_t element = dtype == DType::kFloat32 ? 4 : 2;
   const int64_t q =
       shard.divides_heads ? int64_t{spec.num_heads} * spec.head_dim : 0;
-  return element * (q + spec.intermediate_size) +
+  const int64_t squares =
+      shard.divides_heads && spec.qk_norm == QkNorm::kAllHeads
+          ? int64_t{sizeof(float)} * (spec.num_heads + spec.num_kv_heads)
+          : 0;
+  return squares + element * (q + spec.intermediate_size) +
          2 * int64_t{sizeof(float)} * spec.hidden_size;
 }
 

@@ -77,6 +77,9 @@ std::vector<size_t> ShardBounds(const DecoderSpec& spec, WeightFormat format,
 // inside, in `dtype`, of the residual stream and of logits.
 struct ExchangeBounds {
   std::vector<size_t> heads, inner, x, logits;
+  // Of sums of each head's squares, float, of q and of k; only where all heads
+  // are normed together, and divided.
+  std::vector<size_t> q_squares, k_squares;
 
   static ExchangeBounds Of(const DecoderSpec& spec, WeightFormat format,
                            int32_t ranks, DType dtype);
@@ -87,7 +90,7 @@ size_t GreatestPart(const std::vector<size_t>& bounds);
 // Returns the bytes that each rank has of a row after a layer's four exchanges,
 // its own columns included: attention and an MLP's inside in `dtype`, the
 // residual stream twice in float32. Heads that all ranks have are not
-// exchanged.
+// exchanged. With it come the sums of heads' squares.
 int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
                          DType dtype);
 

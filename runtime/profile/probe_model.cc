@@ -17,13 +17,13 @@ DecoderSpec ProbeModel(int32_t layers, int32_t hidden, int32_t head_dim,
   spec.head_dim = head_dim;
   spec.intermediate_size = intermediate;
   spec.max_positions = 1 << 20;
-  spec.rotary.dim = head_dim;
+  RotarySpec& rotary = spec.rotaries.emplace_back();
+  rotary.dim = head_dim;
   for (int32_t i = 0; i < head_dim / 2; ++i) {
-    spec.rotary.inv_freq.push_back(
+    rotary.inv_freq.push_back(
         static_cast<float>(std::pow(10000.0, -2.0 * i / head_dim)));
   }
   spec.attention_scale = 1 / std::sqrt(static_cast<float>(head_dim));
-  spec.sliding_window.assign(static_cast<size_t>(layers), 0);
   return spec;
 }
 

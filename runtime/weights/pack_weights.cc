@@ -388,6 +388,10 @@ absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
   if (const TensorRef* p = pack.Find(Role::kProjectIn)) {
     SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.project_in, AllRows(p)));
   }
+  SLUICE_RETURN_IF_ERROR(
+      pack.PackVector(layout.norm.weight, Role::kEmbedNormWeight));
+  SLUICE_RETURN_IF_ERROR(
+      pack.PackVector(layout.norm.bias, Role::kEmbedNormBias));
   return pack.Finish();
 }
 
@@ -406,6 +410,11 @@ absl::Status PackedWeights::PackHead(int section, const TensorSource& source,
     SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.project_out, AllRows(p)));
   }
   const int64_t first = shape_.shard(spec_).vocab.begin + layout.first_column;
+  SLUICE_RETURN_IF_ERROR(pack.PackVectors(
+      layout.head_bias,
+      {{Role::kHeadBias,
+        {static_cast<int32_t>(first),
+         static_cast<int32_t>(first + layout.head_bias.length)}}}));
   SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
       layout.head,
       IntoPanels({{pack.Find(Role::kHead), first, first + layout.head.n}})));

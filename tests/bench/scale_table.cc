@@ -73,7 +73,8 @@ DecoderSpec Llama405B() {
   model.hidden_size = model.embed_dim = 16384;
   model.num_heads = 128;
   model.num_kv_heads = 8;
-  model.head_dim = model.rotary.dim = 128;
+  model.head_dim = 128;
+  model.rotaries = {{.dim = model.head_dim}};
   model.intermediate_size = 53248;
   model.vocab_size = 128256;
   model.max_positions = 131072;

@@ -122,6 +122,11 @@ Choice RandomChoice(unsigned seed, Kind kind, KvFormat format) {
   if (is_long) shape.kv.head_dim = std::min(shape.kv.head_dim, 40);
   shape.scale = 1 / std::sqrt(static_cast<float>(shape.kv.head_dim));
   if (random() % 4 == 0) choice.window = 1 + random() % 100;
+  if (seed % 3 == 0) shape.cap = 2;
+  if (seed % 5 == 0) {
+    shape.alibi_heads = 4;
+    shape.first_head = static_cast<int>(seed % 4);
+  }
   choice.spread = Pick<float>(random, {0.1f, 1, 4});
   const int sequences = 1 + random() % 3;
   for (int s = 0; s < sequences; ++s) {

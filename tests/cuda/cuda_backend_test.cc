@@ -89,6 +89,7 @@ DecoderSpec OptSpec(int32_t hidden, int32_t heads, int32_t inner) {
   spec.activation = Activation::kRelu;
   spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
   spec.positions = PositionKind::kLearned;
+  spec.rotaries.clear();
   spec.position_offset = 2;
   spec.max_positions = 400;
   return spec;
@@ -150,27 +151,51 @@ DecoderSpec RandomSpec(Random& random) {
   spec.activation = std::vector<Activation>{
       Activation::kSilu, Activation::kGelu, Activation::kGeluTanh,
       Activation::kRelu}[random.Int(0, 3)];
-  spec.pre_norm = random.Int(0, 3) > 0;
-  spec.final_norm = spec.pre_norm || random.Coin();
+  spec.norm_place = std::vector<NormPlace>{
+      NormPlace::kInput, NormPlace::kInput, NormPlace::kInputAndOutput,
+      NormPlace::kOutput, NormPlace::kSum}[random.Int(0, 4)];
+  if (spec.norm_place == NormPlace::kInput) {
+    spec.parallel = random.Int(0, 2) == 0;
+    spec.shared_norm = spec.parallel && random.Coin();
+  }
+  spec.norm_bias = random.Coin();
+  spec.final_norm = spec.norm_place != NormPlace::kSum || random.Coin();
+  spec.qk_norm = std::vector<QkNorm>{QkNorm::kNone, QkNorm::kEachHead,
+                                     QkNorm::kAllHeads}[random.Int(0, 2)];
+  if (random.Int(0, 3) == 0) spec.attention_cap = 3;
+  if (random.Int(0, 3) == 0) spec.logit_cap = 4;
+  spec.head_bias = random.Int(0, 3) == 0;
   spec.qkv_bias = random.Coin();
   spec.out_bias = random.Coin();
   spec.mlp_bias = random.Coin();
   if (random.Coin()) {
     spec.positions = PositionKind::kLearned;
+    spec.rotaries.clear();
     spec.position_offset = random.Int(0, 2);
     spec.max_positions = 400;
+  } else if (random.Int(0, 3) == 0) {
+    spec.positions = PositionKind::kAlibi;
+    spec.rotaries.clear();
   } else {
     // Some of a head's elements may not be turned.
-    spec.rotary.dim = 2 * random.Int(1, head_dim / 2);
-    spec.rotary.inv_freq.resize(spec.rotary.dim / 2);
-    for (float& f : spec.rotary.inv_freq) {
-      f = 1.0f / static_cast<float>(random.Int(1, 1000));
+    spec.rotaries.resize(random.Int(1, 2));
+    for (RotarySpec& rotary : spec.rotaries) {
+      rotary.dim = 2 * random.Int(1, head_dim / 2);
+      rotary.inv_freq.resize(rotary.dim / 2);
+      for (float& f : rotary.inv_freq) {
+        f = 1.0f / static_cast<float>(random.Int(1, 1000));
+      }
+      rotary.attention_factor = random.Coin() ? 1.0f : 1.1f;
     }
-    spec.rotary.attention_factor = random.Coin() ? 1.0f : 1.1f;
   }
+  spec.layers.resize(2);
+  for (LayerSpec& layer : spec.layers) {
+    layer.rotary = random.Int(-1, static_cast<int>(spec.rotaries.size()) - 1);
+  }
+  spec.embed_norm = random.Int(0, 3) == 0;
   spec.tied_embeddings = random.Coin();
   if (random.Int(0, 3) == 0) spec.embed_dim = random.Size(hidden);
-  if (random.Int(0, 3) == 0) spec.sliding_window = {random.Int(3, 60), 0};
+  if (random.Int(0, 3) == 0) spec.layers[0].window = random.Int(3, 60);
   return spec;
 }
 

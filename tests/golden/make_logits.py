@@ -84,7 +84,7 @@ def random_prompts(model, name):
     for length in RANDOM_LENGTHS + SCALED_LENGTHS.get(name, ()):
         # A model's weights decide how lively it can be, so the bar is lowered slowly.
         for attempt in range(400):
-            ids = [rng.randrange(3, model.config.vocab_size) for _ in range(length)]
+            ids = [rng.randrange(3, model.config.get_text_config().vocab_size) for _ in range(length)]
             tokens, margins = greedy(model, ids)
             distinct = MIN_DISTINCT - attempt // 40
             if min(margins) >= MIN_MARGIN and len(set(tokens)) >= distinct:
@@ -138,7 +138,7 @@ def write_logits(name, folder, model, runs):
     out = HERE / "logits"
     out.mkdir(exist_ok=True)
     (out / f"{name}.bin").write_bytes(np.stack(last).tobytes())
-    head = {"model": folder, "vocab_size": model.config.vocab_size, "prompt_count": len(rows)}
+    head = {"model": folder, "vocab_size": model.config.get_text_config().vocab_size, "prompt_count": len(rows)}
     # A prompt a line.
     lines = ",\n".join(json.dumps(row) for row in rows)
     (out / f"{name}.json").write_text(

@@ -18,13 +18,29 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
+    Cohere2Config,
+    CohereConfig,
+    FalconConfig,
+    Gemma2Config,
+    Gemma3Config,
+    Gemma3TextConfig,
+    GemmaConfig,
+    Glm4Config,
+    GlmConfig,
+    GPT2Config,
+    GPTJConfig,
+    GPTNeoXConfig,
     GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Olmo3Config,
     OPTConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
     StableLmConfig,
     Starcoder2Config,
 )
@@ -59,6 +75,15 @@ def opt(**overrides):
 
 def rope(theta, **scaling):
     return {"rope_type": "default", "rope_theta": theta, **scaling}
+
+
+def by_type(full, sliding):
+    return {"full_attention": full, "sliding_attention": sliding}
+
+
+def gpt(config, **overrides):
+    return config(vocab_size=VOCAB_SIZE, n_positions=160, bos_token_id=1, eos_token_id=2,
+                  resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **overrides)
 
 
 def specs():
@@ -203,6 +228,199 @@ def specs():
             num_hidden_layers=3, intermediate_size=64,
             rope_parameters=rope(10000.0, partial_rotary_factor=1.0),
             tie_word_embeddings=True)), dtype=torch.float16),
+        # --- gemma: norms have 1 + weight, and the embedding is scaled
+        "gemma-base": Spec(GemmaConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
+            rms_norm_eps=1e-3)), old_spelling=True),
+        # --- gemma2: norms of outputs, too, and caps
+        "gemma2-base": Spec(Gemma2Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_hidden_layers=4, intermediate_size=72, rope_parameters=rope(10000.0),
+            sliding_window=16, query_pre_attn_scalar=20, attn_logit_softcapping=3.0,
+            final_logit_softcapping=9.0, rms_norm_eps=1e-3))),
+        "gemma2-bias": Spec(Gemma2Config(**common(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=1, head_dim=10,
+            num_hidden_layers=3, intermediate_size=56, rope_parameters=rope(5000.0),
+            sliding_window=12, attention_bias=True, attn_logit_softcapping=None,
+            final_logit_softcapping=None, query_pre_attn_scalar=12)),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        "gemma2-untied": Spec(Gemma2Config(**common(
+            hidden_size=56, num_attention_heads=4, num_key_value_heads=4, head_dim=12,
+            num_hidden_layers=3, intermediate_size=64, rope_parameters=rope(10000.0),
+            sliding_window=20, tie_word_embeddings=False, attn_logit_softcapping=2.0,
+            final_logit_softcapping=30.0, query_pre_attn_scalar=12,
+            layer_types=["full_attention", "sliding_attention", "full_attention"])),
+            dtype=torch.float16),
+        # --- gemma3: q and k are normed by head, and windows have a rotary base of their own
+        "gemma3-base": Spec(Gemma3TextConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_hidden_layers=4, intermediate_size=72, sliding_window=16,
+            query_pre_attn_scalar=20, rms_norm_eps=1e-3, sliding_window_pattern=3,
+            rope_parameters=by_type(rope(1000000.0), rope(100.0))))),
+        "gemma3-linear": Spec(Gemma3TextConfig(**common(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=1, head_dim=12,
+            num_hidden_layers=7, intermediate_size=56, sliding_window=12,
+            query_pre_attn_scalar=12, final_logit_softcapping=8.0,
+            rope_parameters=by_type(rope(100000.0, rope_type="linear", factor=4.0),
+                                    rope(1000.0)))),
+            dtype=torch.bfloat16, max_shard_size="80KB", old_spelling=True),
+        # The text of a model that also takes images.
+        "gemma3-images": Spec(Gemma3Config(
+            text_config=Gemma3TextConfig(**common(
+                hidden_size=56, num_attention_heads=2, num_key_value_heads=2, head_dim=20,
+                num_hidden_layers=3, intermediate_size=40, sliding_window=14,
+                query_pre_attn_scalar=20, sliding_window_pattern=2,
+                rope_parameters=by_type(rope(1000000.0), rope(10000.0)))).to_dict(),
+            vision_config={"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+                           "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+            mm_tokens_per_image=4, image_token_index=250, boi_token_index=251,
+            eoi_token_index=252), dtype=torch.float16),
+        # --- olmo2: norms of outputs alone, and of all heads' q and k together
+        "olmo2-base": Spec(Olmo2Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
+            tie_word_embeddings=False, rms_norm_eps=1e-3)), old_spelling=True),
+        "olmo2-bias": Spec(Olmo2Config(**common(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=5,
+            num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(500000.0),
+            attention_bias=True, tie_word_embeddings=False)), dtype=torch.bfloat16,
+            max_shard_size="60KB"),
+        "olmo2-mqa": Spec(Olmo2Config(**common(
+            hidden_size=54, num_attention_heads=3, num_key_value_heads=1,
+            num_hidden_layers=3, intermediate_size=50, rope_parameters=rope(10000.0),
+            tie_word_embeddings=True)), dtype=torch.float16),
+        # --- olmo3: olmo2 with windows, whose layers have a rotary embedding without scaling
+        "olmo3-base": Spec(Olmo3Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=5, intermediate_size=72, sliding_window=16,
+            rope_parameters=by_type(rope(500000.0), rope(500000.0)),
+            tie_word_embeddings=False, rms_norm_eps=1e-3))),
+        "olmo3-yarn": Spec(Olmo3Config(**common(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=56, sliding_window=12,
+            rope_parameters=by_type(
+                rope(500000.0, rope_type="yarn", factor=4.0, attention_factor=1.2,
+                     original_max_position_embeddings=64), rope(500000.0)),
+            tie_word_embeddings=False)), dtype=torch.bfloat16, max_shard_size="60KB",
+            old_spelling=True),
+        "olmo3-bias": Spec(Olmo3Config(**common(
+            hidden_size=54, num_attention_heads=3, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=50, sliding_window=20,
+            attention_bias=True, tie_word_embeddings=True,
+            rope_parameters=by_type(rope(10000.0), rope(300.0)),
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"])),
+            dtype=torch.float16),
+        # --- smollm3: some layers do not rotate
+        "smollm3-base": Spec(SmolLM3Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=5, intermediate_size=72, rope_parameters=rope(2000000.0),
+            tie_word_embeddings=True, rms_norm_eps=1e-3)), old_spelling=True),
+        "smollm3-window": Spec(SmolLM3Config(**common(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(10000.0),
+            use_sliding_window=True, sliding_window=12, no_rope_layers=[1, 0, 0, 1],
+            tie_word_embeddings=False)), dtype=torch.bfloat16, max_shard_size="60KB"),
+        "smollm3-bias": Spec(SmolLM3Config(**common(
+            hidden_size=42, num_attention_heads=3, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=64, rope_parameters=rope(10000.0),
+            attention_bias=True, mlp_bias=True, no_rope_layer_interval=2,
+            tie_word_embeddings=False)), dtype=torch.float16),
+        # --- glm4: a part of each head rotated in pairs of neighbours
+        "glm4-base": Spec(Glm4Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+            num_hidden_layers=3, intermediate_size=72, rms_norm_eps=1e-3,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5))), old_spelling=True),
+        "glm4-no-bias": Spec(Glm4Config(**common(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=1, head_dim=12,
+            num_hidden_layers=4, intermediate_size=56, attention_bias=False,
+            rope_parameters=rope(5000.0, partial_rotary_factor=1.0))),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        "glm4-tied": Spec(Glm4Config(**common(
+            hidden_size=54, num_attention_heads=3, num_key_value_heads=3, head_dim=20,
+            num_hidden_layers=3, intermediate_size=50, tie_word_embeddings=True,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.3))), dtype=torch.float16),
+        "glm-base": Spec(GlmConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2, head_dim=12,
+            num_hidden_layers=3, intermediate_size=64, attention_bias=True,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5))), dtype=torch.float16),
+        # --- cohere: attention and MLP side by side
+        "cohere-base": Spec(CohereConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
+            logit_scale=0.4)), dtype=torch.float16, old_spelling=True),
+        "cohere2-base": Spec(Cohere2Config(**common(
+            hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+            num_hidden_layers=5, intermediate_size=72, rope_parameters=rope(50000.0),
+            sliding_window=16, layer_norm_eps=1e-3, logit_scale=0.3))),
+        "cohere2-bias": Spec(Cohere2Config(**common(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=56, rope_parameters=rope(10000.0),
+            sliding_window=12, attention_bias=True, logit_scale=2.0,
+            tie_word_embeddings=False)), dtype=torch.bfloat16, max_shard_size="60KB"),
+        "cohere2-types": Spec(Cohere2Config(**common(
+            hidden_size=54, num_attention_heads=3, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=50, rope_parameters=rope(10000.0),
+            sliding_window=20, tie_word_embeddings=True,
+            layer_types=["full_attention", "sliding_attention", "full_attention"])),
+            dtype=torch.float16),
+        # --- gpt2: matrices are stored as [inputs, outputs]
+        "gpt2-base": Spec(gpt(GPT2Config, n_embd=48, n_head=4, n_layer=3,
+                              layer_norm_epsilon=1e-3)),
+        "gpt2-inner": Spec(gpt(GPT2Config, n_embd=40, n_head=5, n_layer=4, n_inner=56,
+                               activation_function="relu"),
+                           dtype=torch.bfloat16, max_shard_size="60KB"),
+        "gpt2-bare-names": Spec(gpt(GPT2Config, n_embd=42, n_head=3, n_layer=3,
+                                    scale_attn_weights=False, tie_word_embeddings=True),
+                                dtype=torch.float16, strip_prefix="transformer."),
+        # --- gpt_neox: q, k and v of each head are one tensor
+        "gpt-neox-base": Spec(GPTNeoXConfig(**common(
+            hidden_size=64, num_attention_heads=4, num_hidden_layers=3, intermediate_size=72,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.25),
+            layer_norm_eps=1e-3))),
+        "gpt-neox-in-turn": Spec(GPTNeoXConfig(**common(
+            hidden_size=60, num_attention_heads=3, num_hidden_layers=4, intermediate_size=56,
+            use_parallel_residual=False, hidden_act="gelu_new", attention_bias=False,
+            rope_parameters=rope(5000.0, partial_rotary_factor=1.0))),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        "gpt-neox-tied": Spec(GPTNeoXConfig(**common(
+            hidden_size=48, num_attention_heads=2, num_hidden_layers=3, intermediate_size=64,
+            tie_word_embeddings=True,
+            rope_parameters=rope(10000.0, partial_rotary_factor=0.5))),
+            dtype=torch.float16, old_spelling=True),
+        # --- gptj: attention and MLP side by side, pairs of neighbours, a bias of the head
+        "gptj-base": Spec(gpt(GPTJConfig, n_embd=48, n_head=4, n_layer=3, rotary_dim=8,
+                              layer_norm_epsilon=1e-3)),
+        "gptj-inner": Spec(gpt(GPTJConfig, n_embd=60, n_head=3, n_layer=4, n_inner=56,
+                               rotary_dim=20), dtype=torch.bfloat16, max_shard_size="60KB"),
+        "gptj-narrow": Spec(gpt(GPTJConfig, n_embd=40, n_head=5, n_layer=3, n_inner=72,
+                                rotary_dim=2), dtype=torch.float16),
+        # --- falcon: as the 7B (one KV head), the 40B (two norms), and in turn
+        "falcon-mqa": Spec(FalconConfig(**common(
+            hidden_size=56, num_attention_heads=7, num_hidden_layers=3,
+            rope_parameters=rope(10000.0), layer_norm_epsilon=1e-3))),
+        "falcon-grouped": Spec(FalconConfig(**common(
+            hidden_size=48, num_attention_heads=6, num_kv_heads=2, num_hidden_layers=4,
+            ffn_hidden_size=72, new_decoder_architecture=True, bias=True,
+            rope_parameters=rope(10000.0), tie_word_embeddings=False)),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        "falcon-in-turn": Spec(FalconConfig(**common(
+            hidden_size=40, num_attention_heads=4, num_hidden_layers=3,
+            multi_query=False, parallel_attn=False, bias=True,
+            rope_parameters=rope(10000.0))), dtype=torch.float16, old_spelling=True),
+        "falcon-one-norm": Spec(FalconConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_kv_heads=1, num_hidden_layers=3,
+            new_decoder_architecture=True, num_ln_in_parallel_attn=1,
+            rope_parameters=rope(10000.0))), dtype=torch.float16),
+        # --- bloom: ALiBi, and a norm of the embedding
+        "bloom-base": Spec(BloomConfig(**common(
+            hidden_size=48, n_head=4, n_layer=3, layer_norm_epsilon=1e-3, seq_length=160))),
+        "bloom-six-heads": Spec(BloomConfig(**common(
+            hidden_size=42, n_head=6, n_layer=4, tie_word_embeddings=False)),
+            dtype=torch.bfloat16, max_shard_size="60KB"),
+        "bloom-bare-names": Spec(BloomConfig(**common(
+            hidden_size=40, n_head=5, n_layer=3)), dtype=torch.float16,
+            strip_prefix="transformer."),
         # --- opt
         "opt-base": Spec(opt(
             hidden_size=45, num_attention_heads=3, num_hidden_layers=4, ffn_dim=100),
@@ -228,19 +446,27 @@ def draw_weights(model, seed):
     generator = torch.Generator().manual_seed(seed)
     normal = lambda p, std, mean=0.0: p.data.copy_(
         mean + std * torch.randn(p.shape, generator=generator))
+    scaled = "gemma" in model.config.model_type
     for name, p in model.named_parameters():
         if p.ndim == 1:
-            # Norm weights around one; norm biases and linear biases around zero.
-            is_norm_weight = "norm" in name and name.endswith("weight")
-            normal(p, 0.25, 1.0 if is_norm_weight else 0.0)
-        elif "embed_positions" in name:
+            # Norm weights around one (of which Gemma stores what exceeds one); norm biases
+            # and linear biases around zero.
+            is_norm_weight = (any(x in name for x in ("norm", "ln_"))
+                              and name.endswith("weight"))
+            mean = 1.0 if is_norm_weight and not scaled else 0.0
+            if scaled and name.endswith((".norm.weight", "feedforward_layernorm.weight")):
+                # Else tied heads make the embedding so large that layers add little to it.
+                mean = 2.0
+            normal(p, 0.25, mean)
+        elif "embed_positions" in name or "wpe" in name:
             normal(p, 0.6)
-        elif "embed_tokens" in name:
-            normal(p, 1.0)
+        elif any(x in name for x in ("embed_tokens", "wte", "embed_in", "word_embeddings")):
+            normal(p, p.shape[1] ** -0.5 if scaled else 1.0)
         else:
             # Sharper attention than a fresh model's, so that positions and windows matter.
-            gain = 1.7 if "q_proj" in name or "k_proj" in name else 1.2
-            normal(p, gain / math.sqrt(p.shape[1]))
+            sharp = any(x in name for x in ("q_proj", "k_proj", "c_attn", "query_key_value"))
+            inputs = p.shape[0] if model.config.model_type == "gpt2" else p.shape[1:].numel()
+            normal(p, (1.7 if sharp else 1.2) / math.sqrt(inputs))
     calibrate_head(model, generator)
 
 
@@ -264,11 +490,23 @@ def old_config(config, spec, dtype):
     config.pop("layer_types", None)  # derived from max_window_layers
     config["torch_dtype"] = dtype
     config["transformers_version"] = "4.40.0"
-    if config.get("use_sliding_window") is False:
+    if config.get("use_sliding_window") is False and config["model_type"] == "qwen2":
         # Published Qwen2 files name a window that this switch turns off.
         config.update(sliding_window=8, max_window_layers=1)
     parameters = config.pop("rope_parameters", None)
+    if config["model_type"] == "gpt_neox":
+        config["rotary_emb_base"] = parameters.pop("rope_theta")
+        config["rotary_pct"] = parameters.pop("partial_rotary_factor")
+        return config
+    if parameters is not None and "full_attention" in parameters:
+        sliding = parameters["sliding_attention"]
+        if config["model_type"].startswith("gemma3"):
+            config["rope_local_base_freq"] = sliding["rope_theta"]
+        parameters = parameters["full_attention"]
     if parameters is not None:
+        factor = parameters.pop("partial_rotary_factor", None)
+        if factor is not None:
+            config["partial_rotary_factor"] = factor
         config["rope_theta"] = parameters.pop("rope_theta")
         kind = parameters.pop("rope_type")
         config["rope_scaling"] = (

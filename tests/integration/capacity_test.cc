@@ -102,8 +102,9 @@ DecoderSpec RandomModel(Random& random) {
   // Sections of the head are a MiB at least.
   if (random.Chance(0.1)) spec.vocab_size = random.Any(9000, 20000);
   spec.head_dim = head_dim;
-  spec.rotary.dim = head_dim;
-  spec.rotary.inv_freq.assign(head_dim / 2, 0.5F);
+  RotarySpec& rotary = spec.rotaries.emplace_back();
+  rotary.dim = head_dim;
+  rotary.inv_freq.assign(head_dim / 2, 0.5F);
   if (random.Chance(0.2)) spec.qkv_bias = true;
   if (random.Chance(0.2)) spec.mlp_bias = true;
   if (random.Chance(0.4)) {
@@ -114,6 +115,7 @@ DecoderSpec RandomModel(Random& random) {
     spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
     spec.norm_affine = random.Chance(0.8);
     spec.positions = PositionKind::kLearned;
+    spec.rotaries.clear();
     spec.position_offset = 2;
     spec.max_positions = 1000;
     if (random.Chance(0.3)) spec.final_norm = false;

@@ -89,8 +89,9 @@ Case RandomCase(uint32_t seed) {
   c.spec = LlamaSpec(any(2, 6), 64 * any(2, 6), heads, kv_heads,
                      32 * any(4, 30), any(1000, 8000));
   c.spec.head_dim = 32 * any(1, 2);
-  c.spec.rotary.dim = c.spec.head_dim;
-  c.spec.rotary.inv_freq.assign(c.spec.head_dim / 2, 0.5F);
+  RotarySpec& rotary = c.spec.rotaries.emplace_back();
+  rotary.dim = c.spec.head_dim;
+  rotary.inv_freq.assign(c.spec.head_dim / 2, 0.5F);
   PlanRequest& request = c.request;
   request.model = c.spec;
   request.dtype = any(0, 1) != 0 ? DType::kFloat32 : DType::kBFloat16;

@@ -21,6 +21,16 @@ uint64_t HashName(absl::string_view name) {
   return h;
 }
 
+RotarySpec Rotary(int32_t head_dim, double theta) {
+  RotarySpec rotary;
+  rotary.dim = head_dim / 2 * 2;
+  for (int32_t i = 0; i < rotary.dim / 2; ++i) {
+    rotary.inv_freq.push_back(
+        static_cast<float>(std::pow(theta, -2.0 * i / rotary.dim)));
+  }
+  return rotary;
+}
+
 }  // namespace
 
 absl::Status RandomSource::ReadRows(const TensorRef& ref, int64_t row_begin,
@@ -31,6 +41,9 @@ absl::Status RandomSource::ReadRows(const TensorRef& ref, int64_t row_begin,
                            ref.role == TensorRole::kNorm2Weight ||
                            ref.role == TensorRole::kQNormWeight ||
                            ref.role == TensorRole::kKNormWeight ||
+                           ref.role == TensorRole::kOutNormWeight ||
+                           ref.role == TensorRole::kDownNormWeight ||
+                           ref.role == TensorRole::kEmbedNormWeight ||
                            ref.role == TensorRole::kFinalNormWeight;
   // Keeps activations near unit size from layer to layer.
   const float scale =
@@ -61,13 +74,60 @@ DecoderSpec LlamaSpec(int32_t layers, int32_t hidden, int32_t heads,
   spec.head_dim = hidden / heads;
   spec.intermediate_size = inner;
   spec.max_positions = 4096;
-  spec.rotary.dim = spec.head_dim / 2 * 2;
-  for (int32_t i = 0; i < spec.rotary.dim / 2; ++i) {
-    spec.rotary.inv_freq.push_back(
-        static_cast<float>(std::pow(10000.0, -2.0 * i / spec.rotary.dim)));
-  }
+  spec.rotaries = {Rotary(spec.head_dim, 10000)};
   spec.attention_scale = 1 / std::sqrt(static_cast<float>(spec.head_dim));
-  spec.sliding_window.assign(layers, 0);
+  return spec;
+}
+
+DecoderSpec GemmaSpec(int32_t layers) {
+  DecoderSpec spec = LlamaSpec(layers, 72, 4, 2, 130, 203);
+  spec.head_dim = 24;
+  spec.attention_scale = 0.2F;
+  spec.norm_place = NormPlace::kInputAndOutput;
+  spec.activation = Activation::kGeluTanh;
+  spec.qk_norm = QkNorm::kEachHead;
+  spec.attention_cap = 2;
+  spec.logit_cap = 5;
+  spec.rotaries = {Rotary(24, 1e6), Rotary(24, 100)};
+  for (int32_t i = 0; i < layers; ++i) {
+    spec.layers.push_back(i % 2 == 0 ? LayerSpec{.window = 20, .rotary = 1}
+                                     : LayerSpec());
+  }
+  return spec;
+}
+
+DecoderSpec OlmoSpec(int32_t layers) {
+  DecoderSpec spec = LlamaSpec(layers, 96, 6, 2, 140, 170);
+  spec.norm_place = NormPlace::kOutput;
+  spec.qk_norm = QkNorm::kAllHeads;
+  return spec;
+}
+
+DecoderSpec BloomSpec(int32_t layers) {
+  DecoderSpec spec = LlamaSpec(layers, 72, 6, 6, 150, 160);
+  spec.norm = NormKind::kLayerNorm;
+  spec.gated_mlp = false;
+  spec.activation = Activation::kGeluTanh;
+  spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
+  spec.positions = PositionKind::kAlibi;
+  spec.rotaries.clear();
+  spec.embed_norm = true;
+  return spec;
+}
+
+DecoderSpec ParallelSpec(int32_t layers) {
+  DecoderSpec spec = LlamaSpec(layers, 80, 5, 5, 150, 160);
+  spec.norm = NormKind::kLayerNorm;
+  spec.norm_bias = false;
+  spec.parallel = spec.shared_norm = true;
+  spec.gated_mlp = false;
+  spec.activation = Activation::kGelu;
+  spec.head_bias = true;
+  // Some layers do not turn positions, the others some of a head's elements.
+  spec.rotaries = {Rotary(8, 10000)};
+  for (int32_t i = 0; i < layers; ++i) {
+    spec.layers.push_back({.rotary = i % 3 == 1 ? -1 : 0});
+  }
   return spec;
 }
 

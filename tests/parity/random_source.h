@@ -32,4 +32,13 @@ class RandomSource : public TensorSource {
 DecoderSpec LlamaSpec(int32_t layers, int32_t hidden, int32_t heads,
                       int32_t kv_heads, int32_t inner, int32_t vocab);
 
+// Models with what those of other families have: norms of outputs, too, capped
+// scores and logits, windows and two rotary embeddings; norms of outputs alone,
+// and of all heads together; ALiBi and a norm of the embedding; parallel blocks
+// and a bias of the head.
+DecoderSpec GemmaSpec(int32_t layers);
+DecoderSpec OlmoSpec(int32_t layers);
+DecoderSpec BloomSpec(int32_t layers);
+DecoderSpec ParallelSpec(int32_t layers);
+
 }  // namespace sluice

@@ -131,6 +131,7 @@ HWY_INLINE void PageRows(const AttentionCall& call, const T* k, const T* v,
   const std::byte* next_v =
       next_k == nullptr ? nullptr : next_k + head_dim * kPage * sizeof(T);
   Scores<kRows>(k, query + row * stride, stride, head_dim, next_k, s);
+  AdjustScores<kRows>(call, row, page_begin, s);
   for (size_t r = 0; r < kRows; ++r) {
     if (begin[r] < end[r]) HideOutOfRange(s + r * kPage, begin[r], end[r]);
   }

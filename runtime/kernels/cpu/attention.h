@@ -50,6 +50,12 @@ struct AttentionCall {
   int32_t rows = 0;
   int32_t begin[kAttentionRows];
   int32_t end[kAttentionRows];
+  // Scores s become cap * tanh(s / cap); 0: they stay.
+  float cap = 0;
+  // If `alibi`, the score of position j of row r has slope[r] * (j + 1 -
+  // end[r]) added to it.
+  bool alibi = false;
+  float slope[kAttentionRows];
   // Row r's result, [head_dim] in out_dtype.
   DType out_dtype = DType::kFloat32;
   void* out[kAttentionRows];

@@ -408,6 +408,7 @@ HWY_INLINE void PageRows(const AttentionCall& call, const HeadBlock& block,
   QueryCodes queries[kRows];
   for (size_t r = 0; r < kRows; ++r) queries[r] = scratch.query_codes(row + r);
   CodeScores<kRows, kInt4>(head, block, next, queries, s);
+  AdjustScores<kRows>(call, row, page_begin, s);
   const auto* halves = reinterpret_cast<const uint16_t*>(head + block.v_scales);
   const PageScales scales = scratch.page_scales();
   float* acc = scratch.accumulator() + row * stride;

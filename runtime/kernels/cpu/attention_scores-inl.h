@@ -21,6 +21,7 @@
 #endif
 
 #include "hwy/cache_control.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "runtime/quant/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -116,6 +117,33 @@ HWY_INLINE void RowMaxima(const float* HWY_RESTRICT s,
 #endif
   for (size_t r = 0; r < kRows; ++r) {
     out[r] = hn::GetLane(hn::MaxOfLanes(d, top[r]));
+  }
+}
+
+// Caps the scores of rows [row, row + kRows) in a page, or adds distances to
+// them (AttentionCall::cap, alibi).
+template <size_t kRows>
+HWY_INLINE void AdjustScores(const AttentionCall& call, size_t row,
+                             int32_t page_begin, float* HWY_RESTRICT s) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  if (call.cap != 0) {
+    const VF most = hn::Set(d, call.cap);
+    const VF share = hn::Set(d, 1 / call.cap);
+    for (size_t i = 0; i < kRows * kPage; i += lanes) {
+      const VF x = hn::Mul(LoadWide(s + i), share);
+      StoreWide(hn::Mul(most, hn::Tanh(d, x)), s + i);
+    }
+  }
+  if (!call.alibi) return;
+  for (size_t r = 0; r < kRows; ++r) {
+    const VF slope = hn::Set(d, call.slope[row + r]);
+    const auto first = static_cast<float>(page_begin + 1 - call.end[row + r]);
+    for (size_t j = 0; j < kPage; j += lanes) {
+      const VF distance = hn::Iota(d, first + static_cast<float>(j));
+      float* const at = s + r * kPage + j;
+      StoreWide(hn::Add(LoadWide(at), hn::Mul(slope, distance)), at);
+    }
   }
 }
 

@@ -159,6 +159,7 @@ HWY_INLINE void ScorePages(const AttentionCall& call, const HeadBlock& block,
       CodeScores<kRows, kFormat == KvFormat::kInt4>(head, block, next, queries,
                                                     s);
     }
+    AdjustScores<kRows>(call, row, page * kPageTokens, s);
     const size_t at = static_cast<size_t>(page - first_page) * kPage;
     for (size_t r = 0; r < kRows; ++r) {
       std::memcpy(scratch.scores(r) + at, s + r * kPage, kPage * sizeof(float));

@@ -27,10 +27,6 @@ void ForRows(ComputePool& pool, int32_t rows, const Fn& fn) {
   });
 }
 
-const float* Floats(const WorkBuffer& buffer, int64_t offset = 0) {
-  return buffer.data() == nullptr ? nullptr : buffer.as<float>() + offset;
-}
-
 }  // namespace
 
 CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
@@ -117,14 +113,23 @@ absl::Status CpuBackend::Initialize() {
   rotated_.resize(static_cast<size_t>(pool_.num_threads()) * kPageTokens *
                   spec_.head_dim);
 
-  if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
+  if (spec_.rotaries.empty()) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(rotary_cos_, create("rotary table", space.rotary));
   SLUICE_ASSIGN_OR_RETURN(rotary_sin_, create("rotary table", space.rotary));
-  FillRotaryTable(spec_, options_.max_model_len, std::cos, pool_,
-                  rotary_cos_.as<float>());
-  FillRotaryTable(spec_, options_.max_model_len, std::sin, pool_,
-                  rotary_sin_.as<float>());
+  FillRotaryTables(spec_, options_.max_model_len, std::cos, pool_,
+                   rotary_cos_.as<float>());
+  FillRotaryTables(spec_, options_.max_model_len, std::sin, pool_,
+                   rotary_sin_.as<float>());
   return absl::OkStatus();
+}
+
+CpuBackend::Angles CpuBackend::AnglesOf(int layer) const {
+  const RotarySpec* const rotary = spec_.rotary(layer);
+  if (rotary == nullptr) return {};
+  const int64_t at = RotaryTableOffset(spec_, options_.max_model_len,
+                                       spec_.layer(layer).rotary);
+  return {rotary_cos_.as<float>() + at, rotary_sin_.as<float>() + at,
+          rotary->dim / 2};
 }
 
 absl::Status CpuBackend::CheckCall(const PackedLayer& packed,
@@ -210,6 +215,47 @@ void CpuBackend::NormHeads(const LayerLayout& w, const PackedView& packed,
   });
 }
 
+absl::Status CpuBackend::NormAllHeads(const LayerLayout& w,
+                                      const PackedView& packed, int32_t rows,
+                                      float* qkv) {
+  // A head's squares are summed where it is, and the heads' sums in their
+  // order, so that the result does not depend on the ranks.
+  const int64_t stride = q_width_ + 2 * kv_width_;
+  const auto norm = [&](const VectorLayout& weight, ColumnRange heads,
+                        int32_t all_heads, const std::vector<size_t>& bounds,
+                        float* x, float* squares) -> absl::Status {
+    ForRows(pool_, rows, [&](int32_t row) {
+      for (int32_t head = 0; head < heads.size(); ++head) {
+        squares[int64_t{row} * all_heads + heads.begin + head] = SumOfSquares(
+            x + row * stride + int64_t{head} * spec_.head_dim, spec_.head_dim);
+      }
+    });
+    if (!bounds.empty()) {
+      const size_t row_bytes = all_heads * sizeof(float);
+      auto* const to = reinterpret_cast<std::byte*>(squares);
+      SLUICE_RETURN_IF_ERROR(Gather(to + bounds[shard_.of.rank], row_bytes, to,
+                                    row_bytes, rows, bounds));
+    }
+    ForRows(pool_, rows, [&](int32_t row) {
+      float sum = 0;
+      for (int32_t head = 0; head < all_heads; ++head) {
+        sum += squares[int64_t{row} * all_heads + head];
+      }
+      const auto width = static_cast<float>(all_heads * spec_.head_dim);
+      float* const values = x + row * stride;
+      ScaleRow(values, weight.In(packed), heads.size() * spec_.head_dim,
+               1.0f / std::sqrt(sum / width + spec_.norm_eps), values);
+    });
+    return absl::OkStatus();
+  };
+  // What was normed before is not needed any more.
+  float* const squares = normed_.as<float>();
+  SLUICE_RETURN_IF_ERROR(norm(w.q_norm, shard_.heads, spec_.num_heads,
+                              bounds_.q_squares, qkv, squares));
+  return norm(w.k_norm, shard_.kv_heads, spec_.num_kv_heads, bounds_.k_squares,
+              qkv + q_width_, squares + int64_t{rows} * spec_.num_heads);
+}
+
 absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
                                float* x) {
   const EmbeddingLayout& layout = weights_.embedding();
@@ -254,19 +300,23 @@ absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
       if (!project) {
         ToFloats(row_of(table, batch.tokens[row], dim), dim, dtype, out);
       }
-      if (spec_.positions != PositionKind::kLearned) continue;
-      AddRowOf(
-          dtype,
-          row_of(positions, int64_t{segment.start} + i + spec_.position_offset,
-                 hidden),
-          hidden, out);
+      if (spec_.positions == PositionKind::kLearned) {
+        AddRowOf(
+            dtype,
+            row_of(positions,
+                   int64_t{segment.start} + i + spec_.position_offset, hidden),
+            hidden, out);
+      }
+      if (spec_.embed_norm) {
+        Norm(layout.norm, packed, out, DType::kFloat32, out);
+      }
     }
   });
   return absl::OkStatus();
 }
 
-void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
-                           int32_t count) {
+void CpuBackend::StoreKvOf(int layer, const BatchView& batch,
+                           int32_t first_segment, int32_t count) {
   parts_.clear();
   for (int32_t s = first_segment; s < first_segment + count; ++s) {
     const SegmentView& segment = batch.segments[s];
@@ -280,7 +330,8 @@ void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
   }
   const int32_t head_dim = spec_.head_dim;
   const int32_t stride = q_width_ + 2 * kv_width_;
-  const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
+  const Angles angles = AnglesOf(layer);
+  const int32_t half = angles.half;
   pool_.ParallelFor(parts_.size(), [&](int task, int thread) {
     const SegmentPart& part = parts_[task];
     const SegmentView& segment = batch.segments[part.segment];
@@ -297,8 +348,8 @@ void CpuBackend::StoreKvOf(const BatchView& batch, int32_t first_segment,
       if (half > 0) {
         for (int32_t i = 0; i < part.count; ++i) {
           const int64_t angle = (int64_t{position} + i) * half;
-          RotateHead(k + int64_t{i} * stride, Floats(rotary_cos_, angle),
-                     Floats(rotary_sin_, angle), half, head_dim, 1.0f,
+          RotateHead(k + int64_t{i} * stride, angles.cos + angle,
+                     angles.sin + angle, half, head_dim, 1.0f,
                      rotated + i * head_dim);
         }
         k = rotated;
@@ -324,12 +375,9 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   }
   const int32_t head_dim = spec_.head_dim;
   const int64_t stride = q_width_ + 2 * kv_width_;
-  const int32_t half = rotary_cos_.data() == nullptr ? 0 : spec_.rotary.dim / 2;
+  const Angles angles = AnglesOf(layer);
   const int32_t kv_heads = shard_.kv_heads.size();
-  const size_t model_layer = layer;
-  const int32_t window = model_layer < spec_.sliding_window.size()
-                             ? spec_.sliding_window[model_layer]
-                             : 0;
+  const int32_t window = spec_.layer(layer).window;
   const size_t element = ElementBytes(options_.dtype);
   // The heads of a page are neighbours in memory: one thread takes them all if
   // there is enough else for the other threads.
@@ -349,6 +397,8 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
     call.page_stride = kv_layout_.layer_page_bytes();
     call.pages = segment.pages;
     call.rows = part.count;
+    call.cap = spec_.attention_cap;
+    call.alibi = spec_.positions == PositionKind::kAlibi;
     call.out_dtype = options_.dtype;
     // Prefill attends to all positions (FlexGen, section 5).
     if (segment.num_tokens == 1) call.sparsity = options_.sparsity;
@@ -360,12 +410,13 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
         const int32_t head = kv_head * group + (part.first + r) % group;
         const int32_t position = segment.start + token;
         const int64_t row = segment.row + token;
-        const int64_t angle = int64_t{position} * half;
-        RotateHead(qkv + row * stride + head * head_dim,
-                   Floats(rotary_cos_, angle), Floats(rotary_sin_, angle), half,
-                   head_dim, spec_.attention_scale, scratch.query(r));
+        const int64_t angle = int64_t{position} * angles.half;
+        RotateHead(qkv + row * stride + head * head_dim, angles.cos + angle,
+                   angles.sin + angle, angles.half, head_dim,
+                   spec_.attention_scale, scratch.query(r));
         call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
         call.end[r] = position + 1;
+        call.slope[r] = spec_.alibi_slope(shard_.heads.begin + head);
         call.out[r] = out + (row * q_width_ + head * head_dim) * element;
       }
       call.head = segment.kv + kv_layout_.head_offset(kv_head);
@@ -381,21 +432,37 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   });
 }
 
-absl::Status CpuBackend::MultiplyAdd(const MatrixLayout& w,
-                                     const VectorLayout& bias,
-                                     const PackedView& packed, const void* a,
-                                     int32_t rows, float* x) {
+absl::Status CpuBackend::AddOutput(const MatrixLayout& w,
+                                   const VectorLayout& bias,
+                                   const NormLayout& sum_norm,
+                                   const VectorLayout& output_norm,
+                                   const PackedView& packed, const void* a,
+                                   int32_t rows, float* x) {
   const int64_t width = spec_.hidden_size;
-  float* const columns = x + shard_.hidden.begin;
+  const bool norms = spec_.norms_outputs();
+  // The product's input is not in normed_.
+  float* const sum = norms ? normed_.as<float>() : x;
+  float* const columns = sum + shard_.hidden.begin;
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w, packed, a, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
-        AddTile(tile, count, cols, bias.In(packed, col),
-                columns + row * width + col, width);
+        (norms ? StoreTile : AddTile)(tile, count, cols, bias.In(packed, col),
+                                      columns + row * width + col, width);
       }));
   const size_t row_bytes = width * sizeof(float);
-  return Gather(reinterpret_cast<const std::byte*>(columns), row_bytes,
-                reinterpret_cast<std::byte*>(x), row_bytes, rows, bounds_.x);
+  SLUICE_RETURN_IF_ERROR(Gather(reinterpret_cast<const std::byte*>(columns),
+                                row_bytes, reinterpret_cast<std::byte*>(sum),
+                                row_bytes, rows, bounds_.x));
+  if (norms) {
+    ForRows(pool_, rows, [&](int32_t row) {
+      float* const output = sum + row * width;
+      Norm({output_norm, {}}, packed, output, DType::kFloat32, output);
+      AddRow(x + row * width, output, spec_.hidden_size);
+    });
+  } else if (spec_.norm_place == NormPlace::kSum) {
+    NormRowsInPlace(sum_norm, packed, x, rows);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::Gather(const std::byte* from, size_t from_stride,
@@ -410,7 +477,8 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                     const BatchView& batch, const float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
-  NormRows(spec_.pre_norm ? &w.norm1 : nullptr, packed.view, x, batch.rows);
+  NormRows(spec_.norms_inputs() ? &w.norm1 : nullptr, packed.view, x,
+           batch.rows);
   const int64_t width = w.qkv.n;
   float* qkv = Qkv(batch.attention_slot);
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
@@ -419,7 +487,12 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
         StoreTile(tile, rows, cols, w.qkv_bias.In(packed.view, col),
                   qkv + row * width + col, width);
       }));
-  if (spec_.qk_norm) NormHeads(w, packed.view, batch.rows, qkv);
+  if (spec_.qk_norm == QkNorm::kAllHeads) {
+    return NormAllHeads(w, packed.view, batch.rows, qkv);
+  }
+  if (spec_.qk_norm == QkNorm::kEachHead) {
+    NormHeads(w, packed.view, batch.rows, qkv);
+  }
   return absl::OkStatus();
 }
 
@@ -427,7 +500,7 @@ absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
                                 int32_t first_segment, int32_t count) {
   SLUICE_RETURN_IF_ERROR(
       checks_.Pages(kv_layout_, batch, first_segment, count));
-  StoreKvOf(batch, first_segment, count);
+  StoreKvOf(layer, batch, first_segment, count);
   AttendOf(layer, batch, first_segment, count);
   return absl::OkStatus();
 }
@@ -435,6 +508,7 @@ absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
 absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
                                     const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
   const std::byte* attention = attention_[batch.attention_slot].as<std::byte>();
   if (shard_.divides_heads) {
@@ -445,17 +519,21 @@ absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
                bounds_.heads.back(), batch.rows, bounds_.heads));
     attention = all;
   }
-  SLUICE_RETURN_IF_ERROR(
-      MultiplyAdd(w.out, w.out_bias, packed.view, attention, batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm1, packed.view, x, batch.rows);
-  return absl::OkStatus();
+  return AddOutput(w.out, w.out_bias, w.norm1, w.out_norm, packed.view,
+                   attention, batch.rows, x);
 }
 
 absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
                              const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  return spec_.parallel ? absl::OkStatus() : AddMlp(packed, batch, x);
+}
+
+absl::Status CpuBackend::AddMlp(const PackedLayer& packed,
+                                const BatchView& batch, float* x) {
   const LayerLayout& w = LayoutOf(packed);
-  NormRows(spec_.pre_norm ? &w.norm2 : nullptr, packed.view, x, batch.rows);
+  const NormLayout& norm = spec_.shared_norm ? w.norm1 : w.norm2;
+  NormRows(spec_.norms_inputs() ? &norm : nullptr, packed.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;
   const size_t element = gemm_->element_bytes();
   std::byte* const columns =
@@ -474,10 +552,8 @@ absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
       }));
   SLUICE_RETURN_IF_ERROR(Gather(columns, inner * element, wide_.as<std::byte>(),
                                 inner * element, batch.rows, bounds_.inner));
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(w.down, w.down_bias, packed.view,
-                                     wide_.data(), batch.rows, x));
-  if (!spec_.pre_norm) NormRowsInPlace(w.norm2, packed.view, x, batch.rows);
-  return absl::OkStatus();
+  return AddOutput(w.down, w.down_bias, w.norm2, w.down_norm, packed.view,
+                   wide_.data(), batch.rows, x);
 }
 
 absl::Status CpuBackend::HeadInput(const PackedView& packed,
@@ -536,9 +612,12 @@ absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       layout.head, packed, input, rows,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
+        float* const out = logits + row * width + layout.first_column + col;
+        StoreTile(tile, count, cols, layout.head_bias.In(packed, col), out,
+                  width);
+        if (spec_.logit_cap == 0) return;
         for (int32_t i = 0; i < count; ++i) {
-          std::memcpy(logits + (row + i) * width + layout.first_column + col,
-                      tile + i * cols, cols * sizeof(float));
+          CapRow(spec_.logit_cap, cols, out + i * width);
         }
       }));
   const bool last = section + 1 == weights_.num_head_sections();

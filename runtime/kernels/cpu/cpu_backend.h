@@ -86,20 +86,35 @@ class CpuBackend : public Backend {
   // Writes the norm of each row to normed_; just converts if `norm` is null.
   void NormRows(const NormLayout* norm, const PackedView& packed,
                 const float* x, int32_t rows);
-  // Norms each head's q and k in rows of q, k and v.
+  // Norms each head's q and k in rows of q, k and v, or those of all heads.
   void NormHeads(const LayerLayout& w, const PackedView& packed, int32_t rows,
                  float* qkv);
+  absl::Status NormAllHeads(const LayerLayout& w, const PackedView& packed,
+                            int32_t rows, float* qkv);
   // x = norm(x).
   void NormRowsInPlace(const NormLayout& norm, const PackedView& packed,
                        float* x, int32_t rows);
-  void StoreKvOf(const BatchView& batch, int32_t first_segment, int32_t count);
+  void StoreKvOf(int layer, const BatchView& batch, int32_t first_segment,
+                 int32_t count);
   void AttendOf(int layer, const BatchView& batch, int32_t first_segment,
                 int32_t count);
-  // x += a * w^T + bias: on each rank, the columns that are its own, and then
-  // all of them on all.
-  absl::Status MultiplyAdd(const MatrixLayout& w, const VectorLayout& bias,
-                           const PackedView& packed, const void* a,
-                           int32_t rows, float* x);
+  // What attention, or the MLP, gives is a * w^T + bias: on each rank, the
+  // columns that are its own, and then all of them on all. It is added to x as
+  // the block's norms say.
+  absl::Status AddOutput(const MatrixLayout& w, const VectorLayout& bias,
+                         const NormLayout& sum_norm,
+                         const VectorLayout& output_norm,
+                         const PackedView& packed, const void* a, int32_t rows,
+                         float* x);
+  absl::Status AddMlp(const PackedLayer& packed, const BatchView& batch,
+                      float* x);
+  // Tables of the angles that a layer's positions are turned by.
+  struct Angles {
+    const float* cos = nullptr;  // [max_model_len, half]
+    const float* sin = nullptr;
+    int32_t half = 0;  // 0: they are not
+  };
+  Angles AnglesOf(int layer) const;
   // Exchanges columns of rows of `width` elements, cut at `bounds`, which the
   // ranks have at `from`; nothing if there is one rank.
   absl::Status Gather(const std::byte* from, size_t from_stride, std::byte* to,
@@ -120,11 +135,12 @@ class CpuBackend : public Backend {
   const int32_t kv_width_;
   GemmEngine* const gemm_;  // packs the weights
   const ExchangeBounds bounds_;
-  WorkBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  // Of each of the spec's rotaries [max_model_len, dim / 2].
+  WorkBuffer rotary_cos_;
   WorkBuffer rotary_sin_;
 
   // The work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
-  WorkBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
+  WorkBuffer normed_;                  // CpuSpace::normed
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
   // float [rows, q + 2 kv] if there is one slot, then all ranks' attention and
   // [rows, inner] in dtype

@@ -167,10 +167,28 @@ HWY_INLINE void NormStore(const float* x, const float* weight,
   });
 }
 
+float SumOfSquaresImpl(const float* x, size_t n) {
+  return SumRow(x, n, [](VF v, size_t) HWY_ATTR { return hn::Mul(v, v); });
+}
+
+void ScaleRowImpl(const float* x, const float* weight, size_t n, float factor,
+                  float* out) {
+  NormStore(x, weight, nullptr, n, 0.0f, factor, out);
+}
+
+void CapRowImpl(float cap, size_t n, float* x) {
+  const DF d;
+  const VF most = hn::Set(d, cap);
+  const VF share = hn::Set(d, 1 / cap);
+  ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
+    const VF v = hn::Mul(LoadPart(x + i, count), share);
+    StorePart(hn::Mul(most, hn::Tanh(d, v)), x + i, count);
+  });
+}
+
 void RmsNormImpl(const float* x, const float* weight, size_t n, float eps,
                  DType dtype, void* out) {
-  const float sum =
-      SumRow(x, n, [](VF v, size_t) HWY_ATTR { return hn::Mul(v, v); });
+  const float sum = SumOfSquaresImpl(x, n);
   const float factor = 1.0f / std::sqrt(sum / static_cast<float>(n) + eps);
   if (dtype == DType::kFloat32) {
     NormStore(x, weight, nullptr, n, 0.0f, factor, static_cast<float*>(out));
@@ -271,6 +289,9 @@ HWY_EXPORT(AddTileImpl);
 HWY_EXPORT(StoreTileImpl);
 HWY_EXPORT(RmsNormImpl);
 HWY_EXPORT(LayerNormImpl);
+HWY_EXPORT(SumOfSquaresImpl);
+HWY_EXPORT(ScaleRowImpl);
+HWY_EXPORT(CapRowImpl);
 HWY_EXPORT(AddRowImpl);
 HWY_EXPORT(AddBf16RowImpl);
 HWY_EXPORT(RotateHeadImpl);
@@ -307,6 +328,19 @@ void AddTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
 void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
                float* out, int64_t stride) {
   HWY_DYNAMIC_DISPATCH(StoreTileImpl)(tile, rows, cols, bias, out, stride);
+}
+
+float SumOfSquares(const float* x, int32_t n) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquaresImpl)(x, n);
+}
+
+void ScaleRow(const float* x, const float* weight, int32_t n, float factor,
+              float* out) {
+  HWY_DYNAMIC_DISPATCH(ScaleRowImpl)(x, weight, n, factor, out);
+}
+
+void CapRow(float cap, int32_t n, float* x) {
+  HWY_DYNAMIC_DISPATCH(CapRowImpl)(cap, n, x);
 }
 
 void AddRow(float* out, const float* y, int32_t n) {

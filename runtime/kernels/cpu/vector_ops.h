@@ -40,6 +40,14 @@ void AddTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
 void StoreTile(const float* tile, int32_t rows, int32_t cols, const float* bias,
                float* out, int64_t stride);
 
+// Returns the sum of x[i]^2, in an order that depends on n alone.
+float SumOfSquares(const float* x, int32_t n);
+// out[i] = x[i] * weight[i] * factor. `out` may be x.
+void ScaleRow(const float* x, const float* weight, int32_t n, float factor,
+              float* out);
+// x[i] = cap * tanh(x[i] / cap).
+void CapRow(float cap, int32_t n, float* x);
+
 // out[i] += y[i].
 void AddRow(float* out, const float* y, int32_t n);
 void AddBf16Row(float* out, const uint16_t* y, int32_t n);

@@ -65,6 +65,14 @@ __global__ void __launch_bounds__(256)
   StoreFloats(v, out + static_cast<int64_t>(blockIdx.x) * n + i);
 }
 
+__global__ void __launch_bounds__(256)
+    CapKernel(float cap, int n, int64_t stride, float* x) {
+  const int i = Column<1>();
+  if (i >= n) return;
+  float* const at = x + static_cast<int64_t>(blockIdx.x) * stride + i;
+  *at = cap * tanhf(*at / cap);
+}
+
 template <int kCount, typename T>
 __global__ void __launch_bounds__(256)
     AddKernel(const T* y, const float* bias, int n, float* x) {
@@ -114,6 +122,13 @@ absl::Status AddRows(const T* y, const float* bias, int32_t rows, int32_t n,
   const RowGrid grid = MakeRowGrid(rows, n, wide ? kWide : 1);
   return Launch(wide ? &AddKernel<kWide, T> : &AddKernel<1, T>, grid.grid,
                 grid.block, 0, stream, y, bias, n, x);
+}
+
+absl::Status CapRows(float cap, int32_t rows, int32_t n, int64_t stride,
+                     float* x, cudaStream_t stream) {
+  const RowGrid grid = MakeRowGrid(rows, n, 1);
+  return Launch(&CapKernel, grid.grid, grid.block, 0, stream, cap, n, stride,
+                x);
 }
 
 #define SLUICE_INSTANTIATE(In, T)                                              \

@@ -147,6 +147,9 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   shape.num_heads = shard_.heads.size();
   shape.dtype = options_.dtype;
   shape.scale = spec_.attention_scale;
+  shape.cap = spec_.attention_cap;
+  shape.alibi_heads = spec_.alibi_heads();
+  shape.first_head = shard_.heads.begin;
   SLUICE_ASSIGN_OR_RETURN(
       const size_t for_products,
       PackedGemm::WorkspaceBytes(weights_.layouts().Matrices(),
@@ -179,10 +182,6 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   attention.shape = shape;
   attention.device = device_;
   attention.sparsity = options_.sparsity;
-  if (rotary_cos_.data() != nullptr) {
-    attention.rotary = {rotary_cos_.as<float>(), rotary_sin_.as<float>(),
-                        spec_.rotary.dim / 2};
-  }
   attention.ring = ring_.get();
   attention.workspace = workspace_.data();
   attention.workspace_bytes = wanted;
@@ -199,7 +198,7 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
 
 absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
                                           ComputePool& pool) {
-  if (spec_.positions != PositionKind::kRotary) return absl::OkStatus();
+  if (spec_.rotaries.empty()) return absl::OkStatus();
   const size_t bytes = space.rotary;
   SLUICE_ASSIGN_OR_RETURN(rotary_cos_,
                           options_.device->Allocate("rotary table", bytes));
@@ -212,8 +211,8 @@ absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
   const std::pair<DeviceBuffer*, double (*)(double)> tables[] = {
       {&rotary_cos_, std::cos}, {&rotary_sin_, std::sin}};
   for (const auto& [to, function] : tables) {
-    FillRotaryTable(spec_, options_.max_model_len, function, pool,
-                    table.as<float>());
+    FillRotaryTables(spec_, options_.max_model_len, function, pool,
+                     table.as<float>());
     SLUICE_RETURN_IF_ERROR(
         CudaStatus(cudaMemcpyAsync(to->data(), table.as<float>(), bytes,
                                    cudaMemcpyHostToDevice, place_.stream),
@@ -311,28 +310,35 @@ absl::Status CudaBackend::Embed(const PackedView& packed,
         GemmOf(weights_.embedding().project_in, packed, rows, normed_.data()),
         nullptr, false, x));
   }
-  if (spec_.positions != PositionKind::kLearned) return absl::OkStatus();
-  return WithElement(options_.dtype, [&](auto* type) {
-    using T = ElementOf<decltype(type)>;
-    return AddGatheredRows(
-        reinterpret_cast<const T*>(packed.At(weights_.embedding().positions)),
-        tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
-        place_.stream);
-  });
+  if (spec_.positions == PositionKind::kLearned) {
+    SLUICE_RETURN_IF_ERROR(WithElement(options_.dtype, [&](auto* type) {
+      using T = ElementOf<decltype(type)>;
+      return AddGatheredRows(
+          reinterpret_cast<const T*>(packed.At(weights_.embedding().positions)),
+          tokens + rows, spec_.position_offset, rows, spec_.hidden_size, x,
+          place_.stream);
+    }));
+  }
+  if (!spec_.embed_norm) return absl::OkStatus();
+  return Norm(&weights_.embedding().norm, packed, x, nullptr, rows,
+              DType::kFloat32, x);
 }
 
 absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                      const BatchView& batch, const float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
-  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm1 : nullptr, packed.view,
-                              x, nullptr, batch.rows, options_.dtype,
-                              normed_.data()));
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.norms_inputs() ? &w.norm1 : nullptr,
+                              packed.view, x, nullptr, batch.rows,
+                              options_.dtype, normed_.data()));
   float* const qkv = Qkv(batch.attention_slot);
   SLUICE_RETURN_IF_ERROR(
       gemm_->ToFloat(GemmOf(w.qkv, packed.view, batch.rows, normed_.data()),
                      w.qkv_bias.In(packed.view), false, qkv));
-  if (!spec_.qk_norm) return absl::OkStatus();
+  if (spec_.qk_norm == QkNorm::kNone) return absl::OkStatus();
+  if (spec_.qk_norm == QkNorm::kAllHeads) {
+    return NormAllHeads(w, packed.view, batch.rows, qkv);
+  }
   const auto norm = [&](const VectorLayout& weight, int32_t heads, float* x) {
     NormRowsArgs args;
     args.x = x;
@@ -348,16 +354,53 @@ absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
   return norm(w.k_norm, shard_.kv_heads.size(), qkv + q_width_);
 }
 
+absl::Status CudaBackend::NormAllHeads(const LayerLayout& w,
+                                       const PackedView& packed, int32_t rows,
+                                       float* qkv) {
+  const auto norm = [&](const VectorLayout& weight, ColumnRange heads,
+                        int32_t all_heads, const std::vector<size_t>& bounds,
+                        float* x, float* squares) -> absl::Status {
+    HeadNormArgs args;
+    args.x = x;
+    args.stride = q_width_ + 2 * kv_width_;
+    args.rows = rows;
+    args.heads = heads.size();
+    args.head_dim = spec_.head_dim;
+    args.weight = weight.In(packed);
+    args.eps = spec_.norm_eps;
+    args.squares = squares;
+    args.all_heads = all_heads;
+    args.first_head = heads.begin;
+    SLUICE_RETURN_IF_ERROR(SumHeadSquares(args, place_.stream));
+    if (!bounds.empty()) {
+      const size_t row_bytes = all_heads * sizeof(float);
+      const auto* const from = reinterpret_cast<const std::byte*>(squares);
+      SLUICE_RETURN_IF_ERROR(Gather(from + bounds[shard_.of.rank], row_bytes,
+                                    squares, row_bytes, rows, bounds));
+    }
+    return NormHeadsBySquares(args, place_.stream);
+  };
+  // What was normed before is not needed any more.
+  float* const squares = normed_.as<float>();
+  SLUICE_RETURN_IF_ERROR(norm(w.q_norm, shard_.heads, spec_.num_heads,
+                              bounds_.q_squares, qkv, squares));
+  return norm(w.k_norm, shard_.kv_heads, spec_.num_kv_heads, bounds_.k_squares,
+              qkv + q_width_, squares + int64_t{rows} * spec_.num_heads);
+}
+
 absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
                                  int32_t first_segment, int32_t count) {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
       checks_.Pages(kv_layout_, batch, first_segment, count));
-  const size_t model_layer = layer;
-  const int32_t window = model_layer < spec_.sliding_window.size()
-                             ? spec_.sliding_window[model_layer]
-                             : 0;
-  return attention_->Attend(batch, first_segment, count, window,
+  BatchAttention::Layer of_layer = {.window = spec_.layer(layer).window};
+  if (const RotarySpec* const rotary = spec_.rotary(layer)) {
+    const int64_t at = RotaryTableOffset(spec_, options_.max_model_len,
+                                         spec_.layer(layer).rotary);
+    of_layer.rotary = {rotary_cos_.as<float>() + at,
+                       rotary_sin_.as<float>() + at, rotary->dim / 2};
+  }
+  return attention_->Attend(batch, first_segment, count, of_layer,
                             Qkv(batch.attention_slot),
                             attention_out_[batch.attention_slot].data());
 }
@@ -380,18 +423,37 @@ absl::Status CudaBackend::Gather(const void* from, size_t from_stride, void* to,
   return options_.collective->Gather(gather, pool_);
 }
 
-absl::Status CudaBackend::MultiplyAdd(PackedGemm::Call gemm, const float* bias,
-                                      float* x) {
+absl::Status CudaBackend::AddOutput(PackedGemm::Call gemm,
+                                    const VectorLayout& bias,
+                                    const NormLayout& sum_norm,
+                                    const VectorLayout& output_norm, float* x) {
+  const bool norms = spec_.norms_outputs();
+  // The product's input is not in normed_.
+  float* const sum = norms ? normed_.as<float>() : x;
   const size_t row_bytes = spec_.hidden_size * sizeof(float);
-  float* const columns = x + shard_.hidden.begin;
+  float* const columns = sum + shard_.hidden.begin;
   gemm.y_stride = spec_.hidden_size;
-  SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(gemm, bias, true, columns));
-  return Gather(columns, row_bytes, x, row_bytes, gemm.rows, bounds_.x);
+  if (norms && gemm.spare == normed_.data()) gemm.spare_bytes = 0;
+  SLUICE_RETURN_IF_ERROR(
+      gemm_->ToFloat(gemm, bias.In(gemm.packed), !norms, columns));
+  SLUICE_RETURN_IF_ERROR(
+      Gather(columns, row_bytes, sum, row_bytes, gemm.rows, bounds_.x));
+  if (norms) {
+    const NormLayout norm = {output_norm, {}};
+    SLUICE_RETURN_IF_ERROR(Norm(&norm, gemm.packed, sum, nullptr, gemm.rows,
+                                DType::kFloat32, sum));
+    return AddRows<float>(sum, nullptr, gemm.rows, spec_.hidden_size, x,
+                          place_.stream);
+  }
+  if (spec_.norm_place != NormPlace::kSum) return absl::OkStatus();
+  return Norm(&sum_norm, gemm.packed, x, nullptr, gemm.rows, DType::kFloat32,
+              x);
 }
 
 absl::Status CudaBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(packed, batch, x));
   const LayerLayout& w = LayoutOf(packed);
   const void* attention = attention_out_[batch.attention_slot].data();
   if (shard_.divides_heads) {
@@ -404,10 +466,7 @@ absl::Status CudaBackend::ProjectOut(int layer, const PackedLayer& packed,
   // Q, k and v, if they are there, are done with.
   gemm.spare = wide_.data();
   gemm.spare_bytes = wide_.bytes();
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(gemm, w.out_bias.In(packed.view), x));
-  if (spec_.pre_norm) return absl::OkStatus();
-  return Norm(&w.norm1, packed.view, x, nullptr, batch.rows, DType::kFloat32,
-              x);
+  return AddOutput(gemm, w.out_bias, w.norm1, w.out_norm, x);
 }
 
 absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
@@ -453,10 +512,16 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
 absl::Status CudaBackend::Mlp(int layer, const PackedLayer& packed,
                               const BatchView& batch, float* x) {
   SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
+  return spec_.parallel ? absl::OkStatus() : AddMlp(packed, batch, x);
+}
+
+absl::Status CudaBackend::AddMlp(const PackedLayer& packed,
+                                 const BatchView& batch, float* x) {
   const LayerLayout& w = LayoutOf(packed);
-  SLUICE_RETURN_IF_ERROR(Norm(spec_.pre_norm ? &w.norm2 : nullptr, packed.view,
-                              x, nullptr, batch.rows, options_.dtype,
-                              normed_.data()));
+  const NormLayout& norm = spec_.shared_norm ? w.norm1 : w.norm2;
+  SLUICE_RETURN_IF_ERROR(Norm(spec_.norms_inputs() ? &norm : nullptr,
+                              packed.view, x, nullptr, batch.rows,
+                              options_.dtype, normed_.data()));
   const void* inner = nullptr;
   if (shard_.inner.size() > 0) {
     SLUICE_ASSIGN_OR_RETURN(inner, MlpUp(w, packed.view, batch.rows));
@@ -473,10 +538,7 @@ absl::Status CudaBackend::Mlp(int layer, const PackedLayer& packed,
   const DeviceBuffer& spare = inner == wide_.data() ? normed_ : wide_;
   gemm.spare = spare.data();
   gemm.spare_bytes = spare.bytes();
-  SLUICE_RETURN_IF_ERROR(MultiplyAdd(gemm, w.down_bias.In(packed.view), x));
-  if (spec_.pre_norm) return absl::OkStatus();
-  return Norm(&w.norm2, packed.view, x, nullptr, batch.rows, DType::kFloat32,
-              x);
+  return AddOutput(gemm, w.down_bias, w.norm2, w.down_norm, x);
 }
 
 Backend::AttentionRows CudaBackend::attention_rows(int32_t slot) {
@@ -519,8 +581,13 @@ absl::Status CudaBackend::HeadLogits(const PackedView& packed, int section,
   // The leading rank gets whole rows, in which its columns come first.
   const bool leads = options_.tensor.leads();
   gemm.y_stride = leads ? spec_.vocab_size : shard_.vocab.size();
-  SLUICE_RETURN_IF_ERROR(gemm_->ToFloat(
-      gemm, nullptr, false, logits_.as<float>() + layout.first_column));
+  float* const logits = logits_.as<float>() + layout.first_column;
+  SLUICE_RETURN_IF_ERROR(
+      gemm_->ToFloat(gemm, layout.head_bias.In(packed), false, logits));
+  if (spec_.logit_cap != 0) {
+    SLUICE_RETURN_IF_ERROR(CapRows(spec_.logit_cap, rows, layout.head.n,
+                                   gemm.y_stride, logits, place_.stream));
+  }
   if (section + 1 < weights_.num_head_sections()) return absl::OkStatus();
   return Gather(logits_.data(), gemm.y_stride * sizeof(float),
                 leads ? logits_.data() : nullptr, bounds_.logits.back(), rows,

@@ -127,9 +127,17 @@ class CudaBackend : public Backend {
                       size_t to_stride, int32_t rows,
                       std::span<const size_t> bounds,
                       int to_rank = ColumnGather::kAllRanks);
-  // x += a w^T + bias: on each rank, the columns that are its own, and then all
-  // of them on all.
-  absl::Status MultiplyAdd(PackedGemm::Call gemm, const float* bias, float* x);
+  // Norms the q and k of all heads together.
+  absl::Status NormAllHeads(const LayerLayout& w, const PackedView& packed,
+                            int32_t rows, float* qkv);
+  // What attention, or the MLP, gives is a w^T + bias: on each rank, the
+  // columns that are its own, and then all of them on all. It is added to x as
+  // the block's norms say.
+  absl::Status AddOutput(PackedGemm::Call gemm, const VectorLayout& bias,
+                         const NormLayout& sum_norm,
+                         const VectorLayout& output_norm, float* x);
+  absl::Status AddMlp(const PackedLayer& packed, const BatchView& batch,
+                      float* x);
   bool is_rank() const { return options_.tensor.ranks > 1; }
   // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows, the
   // rank's intermediate] in the dtype. REQUIRES: the rank has some of it.
@@ -150,9 +158,10 @@ class CudaBackend : public Backend {
   const PackedWeights& weights_;
   ComputePool& pool_;
 
-  DeviceBuffer rotary_cos_;  // [max_model_len, rotary.dim / 2]
+  // Of each of the spec's rotaries [max_model_len, dim / 2].
+  DeviceBuffer rotary_cos_;
   DeviceBuffer rotary_sin_;
-  DeviceBuffer normed_;  // [rows, max(hidden, embed_dim)] in dtype
+  DeviceBuffer normed_;  // GpuSpace::normed
   std::vector<DeviceBuffer>
       attention_out_;  // per slot [rows, q_width] in dtype
   // Holds float [rows, q + 2 kv] if there is one slot; then what the first GEMM

@@ -100,6 +100,41 @@ __global__ void __launch_bounds__(1024) NormKernel(NormRowsArgs args, T* out) {
   }
 }
 
+// Each block takes a head of a row.
+__global__ void __launch_bounds__(32) SumSquaresKernel(HeadNormArgs args) {
+  const int row = static_cast<int>(blockIdx.x) / args.heads;
+  const int head = static_cast<int>(blockIdx.x) % args.heads;
+  const float* x = args.x + row * args.stride + head * args.head_dim;
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += 32) {
+    sum += x[i] * x[i];
+  }
+#pragma unroll
+  for (int bit = 16; bit > 0; bit /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+  }
+  if (threadIdx.x == 0) {
+    args.squares[static_cast<int64_t>(row) * args.all_heads + args.first_head +
+                 head] = sum;
+  }
+}
+
+// Each block takes a row.
+__global__ void __launch_bounds__(256) HeadNormKernel(HeadNormArgs args) {
+  const float* squares =
+      args.squares + static_cast<int64_t>(blockIdx.x) * args.all_heads;
+  float sum = 0;
+  for (int head = 0; head < args.all_heads; ++head) sum += squares[head];
+  const float factor =
+      1.0f / sqrtf(sum / static_cast<float>(args.all_heads * args.head_dim) +
+                   args.eps);
+  float* x = args.x + static_cast<int64_t>(blockIdx.x) * args.stride;
+  for (int i = static_cast<int>(threadIdx.x); i < args.heads * args.head_dim;
+       i += static_cast<int>(blockDim.x)) {
+    x[i] = x[i] * factor * args.weight[i];
+  }
+}
+
 template <Kind kKind, typename T>
 absl::Status Norm(const NormRowsArgs& args, T* out, cudaStream_t stream) {
   if (args.n <= 0) {
@@ -131,6 +166,14 @@ template <typename T>
 absl::Status ConvertRows(const NormRowsArgs& args, T* out,
                          cudaStream_t stream) {
   return Norm<Kind::kConvert>(args, out, stream);
+}
+
+absl::Status SumHeadSquares(const HeadNormArgs& args, cudaStream_t stream) {
+  return Launch(&SumSquaresKernel, args.rows * args.heads, 32, 0, stream, args);
+}
+
+absl::Status NormHeadsBySquares(const HeadNormArgs& args, cudaStream_t stream) {
+  return Launch(&HeadNormKernel, args.rows, 256, 0, stream, args);
 }
 
 #define SLUICE_INSTANTIATE(T)                                                 \

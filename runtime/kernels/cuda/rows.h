@@ -42,6 +42,32 @@ absl::Status LayerNormRows(const NormRowsArgs& args, T* out,
 template <typename T>
 absl::Status ConvertRows(const NormRowsArgs& args, T* out, cudaStream_t stream);
 
+// RMSNorm of all of a row's heads together, of which this has some: each head's
+// squares are summed by itself, and these sums in the order of the heads.
+struct HeadNormArgs {
+  float* x = nullptr;  // head h of row r lies at x + r * stride + h * head_dim
+  int64_t stride = 0;
+  int32_t rows = 0;
+  int32_t heads = 0;
+  int32_t head_dim = 0;
+  const float* weight = nullptr;  // [heads * head_dim]
+  float eps = 0;
+  // Sums of squares, [rows, all_heads], of which these heads' begin at column
+  // first_head.
+  float* squares = nullptr;
+  int32_t all_heads = 0;
+  int32_t first_head = 0;
+};
+// Writes these heads' sums.
+absl::Status SumHeadSquares(const HeadNormArgs& args, cudaStream_t stream);
+// Norms x in place. REQUIRES: all heads' sums are there.
+absl::Status NormHeadsBySquares(const HeadNormArgs& args, cudaStream_t stream);
+
+// x[row, i] = cap * tanh(x[row, i] / cap), i < n; rows lie `stride` elements
+// apart.
+absl::Status CapRows(float cap, int32_t rows, int32_t n, int64_t stride,
+                     float* x, cudaStream_t stream);
+
 // out[row, i] = act(in[row, i] + bias[i]) * (in[row, n + i] + bias[n + i]):
 // rows of `in` are n gate columns, then n up columns. `bias`, [2 n], may be
 // null. In is float or T.

@@ -374,12 +374,25 @@ absl::Status SafetensorsSource::OpenShards(
 
 SafetensorsSource::Location SafetensorsSource::FindName(
     const std::string& name) const {
-  auto it = tensors_.find(name);
+  const auto find = [&](absl::string_view prefix, absl::string_view rest) {
+    const auto it = tensors_.find(absl::StrCat(prefix, rest));
+    return it == tensors_.end() ? Location{} : it->second;
+  };
+  Location found = find("", name);
+  // Models are saved with or without their head, and within a model that takes
+  // images, too.
   absl::string_view bare = name;
-  if (it == tensors_.end() && absl::ConsumePrefix(&bare, "model.")) {
-    it = tensors_.find(std::string(bare));
+  if (found.file == nullptr && (absl::ConsumePrefix(&bare, "model.") ||
+                                absl::ConsumePrefix(&bare, "transformer.") ||
+                                absl::ConsumePrefix(&bare, "gpt_neox."))) {
+    found = find("", bare);
+    for (const char* prefix :
+         {"model.language_model.", "language_model.model."}) {
+      if (found.file == nullptr) found = find(prefix, bare);
+    }
   }
-  return it == tensors_.end() ? Location{} : it->second;
+  if (found.file == nullptr) found = find("language_model.", name);
+  return found;
 }
 
 bool SafetensorsSource::Has(const std::string& name) const {
@@ -435,34 +448,85 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
     return absl::OkStatus();
   }
   const File& file = *location.file;
-  const SafetensorsEntry& entry = *location.entry;
   const int64_t rows = ref.shape.size() < 2 ? 1 : ref.shape[0];
   if (row_begin < 0 || row_begin > row_end || row_end > rows) {
     return InvalidArgument(file.path, ": ", ref.name, ": rows [", row_begin,
                            ", ", row_end, ") of ", rows);
   }
   if (row_begin == row_end) return absl::OkStatus();
-  // Of a vector that is a part of a tensor, elements are rows.
-  const bool vector = ref.shape.size() < 2;
-  const bool part = ref.tensor_rows > 0;
-  const uint64_t row_bytes =
-      (entry.end - entry.begin) /
-      static_cast<uint64_t>(part ? ref.tensor_rows : rows);
-  const int64_t first = ref.first_row + row_begin;
-  const int64_t count = vector && part ? ref.shape[0] : row_end - row_begin;
-  const uint64_t begin =
-      file.data_offset + entry.begin + static_cast<uint64_t>(first) * row_bytes;
-  const uint64_t end = begin + static_cast<uint64_t>(count) * row_bytes;
-  const bool direct = entry.dtype == "F32" && PiecesOf(file) == nullptr;
-  FloatWriter writer(entry.dtype, out);
+  int64_t elements = 1;
+  for (const int64_t n : ref.shape) elements *= n;
   SLUICE_RETURN_IF_ERROR(Annotate(
-      direct ? ReadAt(file.fd, file.path, begin, end - begin, out)
-             : Read(file, begin, end, file.data_offset + entry.end,
-                    [&](absl::string_view part) { writer.Take(part); }),
+      ref.shape.size() < 2 ? ReadVector(location, ref, elements, out)
+      : ref.transposed     ? ReadColumns(location, ref, row_begin, row_end, out)
+                           : ReadRuns(location, ref, row_begin, row_end, out),
       absl::StrCat("tensor ", ref.name)));
   if (ref.scale == 1 && ref.add == 0) return absl::OkStatus();
-  const uint64_t elements = (end - begin) / (entry.dtype == "F32" ? 4 : 2);
-  for (uint64_t i = 0; i < elements; ++i) out[i] = ref.scale * out[i] + ref.add;
+  if (rows > 1) elements = elements / rows * (row_end - row_begin);
+  for (int64_t i = 0; i < elements; ++i) out[i] = ref.scale * out[i] + ref.add;
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsSource::ReadElements(const Location& at, uint64_t first,
+                                             uint64_t count, float* out) const {
+  const File& file = *at.file;
+  const uint64_t element = at.entry->dtype == "F32" ? 4 : 2;
+  const uint64_t begin = file.data_offset + at.entry->begin + first * element;
+  const uint64_t end = begin + count * element;
+  if (at.entry->dtype == "F32" && PiecesOf(file) == nullptr) {
+    return ReadAt(file.fd, file.path, begin, end - begin, out);
+  }
+  FloatWriter writer(at.entry->dtype, out);
+  return Read(file, begin, end, file.data_offset + at.entry->end,
+              [&](absl::string_view part) { writer.Take(part); });
+}
+
+absl::Status SafetensorsSource::ReadVector(const Location& at,
+                                           const TensorRef& ref,
+                                           int64_t elements, float* out) const {
+  if (ref.block_rows == 0 && ref.interleaved == 0) {
+    return ReadElements(at, ref.first_row, elements, out);
+  }
+  std::vector<float> whole(ref.tensor_rows > 0 ? ref.tensor_rows : elements);
+  SLUICE_RETURN_IF_ERROR(ReadElements(at, 0, whole.size(), whole.data()));
+  for (int64_t i = 0; i < elements; ++i) out[i] = whole[ref.StoredRow(i)];
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsSource::ReadRuns(const Location& at,
+                                         const TensorRef& ref, int64_t begin,
+                                         int64_t end, float* out) const {
+  const int64_t columns = ref.shape[1];
+  for (int64_t row = begin; row < end;) {
+    const int64_t first = ref.StoredRow(row);
+    const int64_t from = row++;
+    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
+    SLUICE_RETURN_IF_ERROR(
+        ReadElements(at, first * columns, (row - from) * columns, out));
+    out += (row - from) * columns;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SafetensorsSource::ReadColumns(const Location& at,
+                                            const TensorRef& ref, int64_t begin,
+                                            int64_t end, float* out) const {
+  const int64_t rows = ref.tensor_rows > 0 ? ref.tensor_rows : ref.shape[0];
+  const int64_t inputs = ref.shape[1];
+  std::vector<float> run;
+  for (int64_t row = begin; row < end;) {
+    const int64_t first = ref.StoredRow(row);
+    const int64_t from = row++;
+    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
+    run.resize(row - from);
+    for (int64_t input = 0; input < inputs; ++input) {
+      SLUICE_RETURN_IF_ERROR(
+          ReadElements(at, input * rows + first, run.size(), run.data()));
+      for (int64_t i = from; i < row; ++i) {
+        out[(i - begin) * inputs + input] = run[i - from];
+      }
+    }
+  }
   return absl::OkStatus();
 }
 

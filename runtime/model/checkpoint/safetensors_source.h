@@ -131,6 +131,17 @@ class SafetensorsSource final : public TensorSource {
   Location FindName(const std::string& name) const;
   // Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
+  // Reads elements [first, first + count) of a tensor as it is stored.
+  absl::Status ReadElements(const Location& at, uint64_t first, uint64_t count,
+                            float* out) const;
+  // Read a vector, or rows [begin, end) of a matrix, stored by rows or by
+  // columns, without scale and add.
+  absl::Status ReadVector(const Location& at, const TensorRef& ref,
+                          int64_t elements, float* out) const;
+  absl::Status ReadRuns(const Location& at, const TensorRef& ref, int64_t begin,
+                        int64_t end, float* out) const;
+  absl::Status ReadColumns(const Location& at, const TensorRef& ref,
+                           int64_t begin, int64_t end, float* out) const;
 
   std::filesystem::path dir_;
   std::vector<std::unique_ptr<File>> files_;

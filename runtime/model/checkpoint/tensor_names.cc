@@ -25,18 +25,13 @@ TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
       slice.scale *= spec.residual_scale;
       break;
     case TensorRole::kHead:
+    case TensorRole::kHeadBias:
       slice.scale *= spec.logit_scale;
       break;
     default:
       break;
   }
-  return {.role = role,
-          .name = std::move(slice.name),
-          .shape = std::move(shape),
-          .first_row = slice.first_row,
-          .tensor_rows = slice.tensor_rows,
-          .scale = slice.scale,
-          .add = slice.add};
+  return {std::move(slice), role, std::move(shape)};
 }
 
 }  // namespace
@@ -52,7 +47,9 @@ bool IsBias(TensorRole role) {
     case TensorRole::kGateBias:
     case TensorRole::kUpBias:
     case TensorRole::kDownBias:
+    case TensorRole::kEmbedNormBias:
     case TensorRole::kFinalNormBias:
+    case TensorRole::kHeadBias:
       return true;
     default:
       return false;
@@ -86,6 +83,16 @@ std::vector<TensorRef> EmbeddingTensors(const DecoderSpec& spec) {
     tensors.push_back(Bind(spec, TensorRole::kProjectIn, 0,
                            {spec.hidden_size, spec.embed_dim}));
   }
+  if (spec.embed_norm) {
+    if (spec.has_norm_weight()) {
+      tensors.push_back(
+          Bind(spec, TensorRole::kEmbedNormWeight, 0, {spec.hidden_size}));
+    }
+    if (spec.has_norm_bias()) {
+      tensors.push_back(
+          Bind(spec, TensorRole::kEmbedNormBias, 0, {spec.hidden_size}));
+    }
+  }
   return tensors;
 }
 
@@ -94,15 +101,17 @@ std::vector<TensorRef> HeadTensors(const DecoderSpec& spec) {
   const auto add = [&](TensorRole role, std::vector<int64_t> shape) {
     tensors.push_back(Bind(spec, role, 0, std::move(shape)));
   };
-  const bool layer_norm = spec.norm == NormKind::kLayerNorm;
-  if (spec.final_norm && (!layer_norm || spec.norm_affine)) {
+  if (spec.final_norm && spec.has_norm_weight()) {
     add(TensorRole::kFinalNormWeight, {spec.hidden_size});
-    if (layer_norm) add(TensorRole::kFinalNormBias, {spec.hidden_size});
+  }
+  if (spec.final_norm && spec.has_norm_bias()) {
+    add(TensorRole::kFinalNormBias, {spec.hidden_size});
   }
   if (spec.embed_dim != spec.hidden_size) {
     add(TensorRole::kProjectOut, {spec.embed_dim, spec.hidden_size});
   }
   add(TensorRole::kHead, {spec.vocab_size, spec.embed_dim});
+  if (spec.head_bias) add(TensorRole::kHeadBias, {spec.vocab_size});
   return tensors;
 }
 
@@ -113,7 +122,14 @@ std::string BindingText(const DecoderSpec& spec) {
     for (const TensorRef& ref : tensors) {
       absl::StrAppend(&text, static_cast<int>(ref.role), ":", ref.name, "[",
                       ref.first_row, "+", ref.shape[0], "]*", ref.scale, "+",
-                      ref.add, ";");
+                      ref.add);
+      if (ref.block_rows > 0) {
+        absl::StrAppend(&text, "b", ref.block_rows, "/", ref.block_stride);
+      }
+      if (ref.interleaved > 0) {
+        absl::StrAppend(&text, "i", ref.interleaved, "/", ref.head_rows);
+      }
+      absl::StrAppend(&text, ref.transposed ? "t;" : ";");
     }
   }
   return text;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/model/decoder_spec.h"
@@ -12,19 +13,15 @@ namespace sluice {
 
 // One weight that a model of this description must have, and where a checkpoint
 // has it.
-struct TensorRef {
-  TensorRole role;
-  std::string name;            // of the tensor in the checkpoint
+struct TensorRef : TensorSlice {
+  TensorRole role = TensorRole::kQWeight;
   std::vector<int64_t> shape;  // of the weight
-  // See TensorSlice.
-  int64_t first_row = 0;
-  int64_t tensor_rows = 0;
-  float scale = 1;
-  float add = 0;
 
+  // Returns the shape of the tensor in the checkpoint.
   std::vector<int64_t> tensor_shape() const {
     std::vector<int64_t> whole = shape;
     if (tensor_rows > 0) whole[0] = tensor_rows;
+    if (transposed && whole.size() == 2) std::swap(whole[0], whole[1]);
     return whole;
   }
 };

@@ -57,7 +57,7 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
                                    " not in the model's files and taken as 0"));
   }
   DecoderSpec all = spec;
-  all.qkv_bias = all.out_bias = all.mlp_bias = true;
+  all.qkv_bias = all.out_bias = all.mlp_bias = all.head_bias = true;
   std::vector<std::string> unused;
   for (const TensorRef& tensor : AllTensors(all)) {
     if (IsBias(tensor.role) && !used.contains(tensor.name) &&

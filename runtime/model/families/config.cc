@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -58,7 +59,7 @@ void ReadCommon(ConfigReader& reader, const ConfigDefaults& defaults,
   spec.tied_embeddings =
       reader.Bool("tie_word_embeddings", defaults.tied_embeddings);
   spec.native_dtype = ReadDType(reader);
-  spec.sliding_window.assign(spec.num_layers, 0);
+  spec.layers.assign(spec.num_layers, {});
 
   // An explicit null means none; only an absent key means the default.
   std::optional<int32_t> bos = defaults.bos;
@@ -111,12 +112,98 @@ void ReadHeads(ConfigReader& reader, const ConfigDefaults& defaults,
   }
 }
 
+void ReadEqualHeads(ConfigReader& reader, DecoderSpec& spec) {
+  spec.num_kv_heads = spec.num_heads;
+  spec.head_dim = spec.hidden_size / spec.num_heads;
+  if (spec.hidden_size % spec.num_heads != 0) {
+    reader.Fail("hidden_size",
+                absl::StrCat("must be a multiple of num_attention_heads (",
+                             spec.num_heads, "), but is ", spec.hidden_size));
+  }
+}
+
+void ReadPlainMlp(ConfigReader& reader, const ConfigDefaults& defaults,
+                  const char* activation_key, const char* activation,
+                  DecoderSpec& spec) {
+  spec.norm = NormKind::kLayerNorm;
+  spec.gated_mlp = false;
+  spec.intermediate_size = defaults.intermediate_size > 0
+                               ? defaults.intermediate_size
+                               : 4 * spec.hidden_size;
+  if (const auto width =
+          reader.OptionalInt("intermediate_size", 1, kMaxVocab)) {
+    spec.intermediate_size = *width;
+  }
+  spec.activation = ReadActivation(reader, activation_key, activation);
+}
+
+std::vector<ConfigReader::Alias> GptAliases() {
+  return {{"hidden_size", "n_embd"},
+          {"num_hidden_layers", "n_layer"},
+          {"num_attention_heads", "n_head"},
+          {"max_position_embeddings", "n_positions"},
+          {"intermediate_size", "n_inner"}};
+}
+
 void ReadGatedMlp(ConfigReader& reader, const ConfigDefaults& defaults,
                   DecoderSpec& spec) {
   spec.intermediate_size =
       reader.Int("intermediate_size", defaults.intermediate_size, 1, kMaxVocab);
   spec.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, 0, 1));
   spec.activation = ReadActivation(reader, "hidden_act", "silu");
+}
+
+std::vector<std::string> ReadLayerTypes(ConfigReader& reader,
+                                        std::vector<std::string> fallback) {
+  const json* given = reader.OptionalArray("layer_types");
+  if (given == nullptr) return fallback;
+  std::vector<std::string> types = std::move(fallback);
+  if (given->size() != types.size()) {
+    reader.Fail("layer_types",
+                absl::StrCat("must have ", types.size(), " entries, but has ",
+                             given->size()));
+    return types;
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    if (!(*given)[i].is_string()) {
+      reader.Fail("layer_types", "must be a list of strings");
+      return types;
+    }
+    std::string type = (*given)[i].get<std::string>();
+    if (type == "attention") type = kFullAttention;
+    if (type != kFullAttention && type != kSlidingAttention) {
+      reader.Unsupported("layer_types", absl::StrCat("\"", type, "\""));
+      return types;
+    }
+    types[i] = std::move(type);
+  }
+  return types;
+}
+
+std::vector<std::string> EveryNthFull(int32_t layers, int32_t period) {
+  std::vector<std::string> types;
+  for (int32_t i = 1; i <= layers; ++i) {
+    types.push_back(i % period == 0 ? kFullAttention : kSlidingAttention);
+  }
+  return types;
+}
+
+void ReadSlidingWindow(ConfigReader& reader,
+                       const std::vector<std::string>& types,
+                       std::optional<int32_t> fallback, DecoderSpec& spec) {
+  std::optional<int32_t> window = fallback;
+  if (reader.Present("sliding_window")) {
+    window = reader.OptionalInt("sliding_window", 1, kMaxPositions);
+  }
+  for (size_t i = 0; i < types.size() && i < spec.layers.size(); ++i) {
+    if (types[i] != kSlidingAttention) continue;
+    if (!window) {
+      reader.Fail("sliding_window",
+                  "must not be null where layers are \"sliding_attention\"");
+      return;
+    }
+    spec.layers[i].window = *window;
+  }
 }
 
 std::vector<std::string> ReadQwenWindows(ConfigReader& reader,
@@ -131,39 +218,23 @@ std::vector<std::string> ReadQwenWindows(ConfigReader& reader,
   }
 
   std::vector<std::string> types(spec.num_layers, kFullAttention);
-  if (const json* given = reader.OptionalArray("layer_types")) {
-    if (given->size() != types.size()) {
-      reader.Fail("layer_types",
-                  absl::StrCat("must have ", types.size(), " entries, but has ",
-                               given->size()));
-      return {};
-    }
-    for (size_t i = 0; i < types.size(); ++i) {
-      if (!(*given)[i].is_string()) {
-        reader.Fail("layer_types", "must be a list of strings");
-        return {};
-      }
-      types[i] = (*given)[i].get<std::string>();
-      if (types[i] == "attention") types[i] = kFullAttention;
-      if (types[i] != kFullAttention && types[i] != kSlidingAttention) {
-        reader.Unsupported("layer_types", absl::StrCat("\"", types[i], "\""));
-        return {};
-      }
-      if (types[i] == kSlidingAttention && window == 0) {
-        reader.Fail("layer_types",
-                    "has \"sliding_attention\", but use_sliding_window is not "
-                    "true or sliding_window is null");
-        return {};
-      }
-    }
-  } else if (window != 0) {
+  const bool given = reader.Has("layer_types");
+  if (!given && window != 0) {
     const int32_t first = reader.Int("max_window_layers", 28, 0, kMaxToken);
     for (int32_t i = first; i < spec.num_layers; ++i) {
       types[i] = kSlidingAttention;
     }
   }
+  types = ReadLayerTypes(reader, std::move(types));
+  if (given && window == 0 &&
+      std::count(types.begin(), types.end(), kSlidingAttention) > 0) {
+    reader.Fail("layer_types",
+                "has \"sliding_attention\", but use_sliding_window is not "
+                "true or sliding_window is null");
+    return {};
+  }
   for (int32_t i = 0; i < spec.num_layers; ++i) {
-    if (types[i] == kSlidingAttention) spec.sliding_window[i] = window;
+    if (types[i] == kSlidingAttention) spec.layers[i].window = window;
   }
   std::sort(types.begin(), types.end());
   types.erase(std::unique(types.begin(), types.end()), types.end());
@@ -177,7 +248,7 @@ std::string ReadWindow(ConfigReader& reader, std::optional<int32_t> fallback,
     window = reader.OptionalInt("sliding_window", 1, kMaxPositions);
   }
   if (!window) return kFullAttention;
-  spec.sliding_window.assign(static_cast<size_t>(spec.num_layers), *window);
+  for (LayerSpec& layer : spec.layers) layer.window = *window;
   return kSlidingAttention;
 }
 
@@ -200,25 +271,121 @@ int32_t ReadRotaryDim(ConfigReader& reader, double fallback,
   return static_cast<int32_t>(spec.head_dim * factor);
 }
 
-absl::Status SetRotary(const json& config,
+namespace {
+
+absl::Status AddRotary(const json& config,
                        const std::vector<std::string>& layer_types,
-                       DecoderSpec* spec, int32_t rotary_dim) {
+                       const RotaryDefaults& defaults, DecoderSpec* spec,
+                       PositionStretch* stretch) {
+  SLUICE_ASSIGN_OR_RETURN(
+      spec->rotaries.emplace_back(),
+      ParseRotary(config,
+                  {.dim = defaults.dim > 0 ? defaults.dim : spec->head_dim,
+                   .partial = defaults.dim > 0,
+                   .max_positions = spec->max_positions,
+                   .theta = defaults.theta},
+                  layer_types, stretch));
+  return absl::OkStatus();
+}
+
+void SetPositions(const PositionStretch& stretch, DecoderSpec* spec) {
   spec->attention_scale =
       static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec->head_dim)));
-  PositionStretch stretch;
-  SLUICE_ASSIGN_OR_RETURN(
-      spec->rotary,
-      ParseRotary(config,
-                  {.dim = rotary_dim > 0 ? rotary_dim : spec->head_dim,
-                   .partial = rotary_dim > 0,
-                   .max_positions = spec->max_positions},
-                  layer_types, &stretch));
   if (stretch.uncertain) spec->default_positions = spec->max_positions;
   spec->max_positions = std::max(spec->max_positions, stretch.positions);
   if (stretch.limit > 0) {
     spec->max_positions = std::min(spec->max_positions, stretch.limit);
   }
+}
+
+// Returns the config of the layers of one type, with settings that are not
+// nested.
+absl::StatusOr<json> ConfigOfType(const json& config, const std::string& type,
+                                  const char* sliding_theta_key) {
+  constexpr char kScaling[] = "rope_scaling", kParameters[] = "rope_parameters";
+  constexpr char kTheta[] = "rope_theta";
+  json own = config;
+  ConfigReader reader(config);
+  const json* const parameters = reader.OptionalObject(kParameters);
+  SLUICE_RETURN_IF_ERROR(reader.status());
+  if (parameters != nullptr && !parameters->empty()) {
+    own.erase(kScaling);
+    for (const json& nested : *parameters) {
+      if (nested.is_object() || nested.is_null()) continue;
+      return InvalidArgument(kParameters, " must be nested by the types of ",
+                             "layers, as {\"", kFullAttention, "\": {...}}");
+    }
+    const auto it = parameters->find(type);
+    own[kParameters] =
+        it == parameters->end() || it->is_null() ? json::object() : json(*it);
+  }
+  if (type == kSlidingAttention) {
+    own.erase(kScaling);
+    own.erase(kTheta);
+    const auto it = config.find(sliding_theta_key);
+    if (it != config.end()) own[kTheta] = *it;
+  }
+  return own;
+}
+
+}  // namespace
+
+absl::Status SetRotary(const json& config,
+                       const std::vector<std::string>& layer_types,
+                       DecoderSpec* spec, const RotaryDefaults& defaults) {
+  PositionStretch stretch;
+  SLUICE_RETURN_IF_ERROR(
+      AddRotary(config, layer_types, defaults, spec, &stretch));
+  SetPositions(stretch, spec);
   return absl::OkStatus();
+}
+
+absl::Status SetRotaryByType(const json& config,
+                             const std::vector<std::string>& types,
+                             const char* sliding_theta_key, double full_theta,
+                             double sliding_theta, DecoderSpec* spec) {
+  PositionStretch stretch;
+  for (const char* type : {kSlidingAttention, kFullAttention}) {
+    if (std::count(types.begin(), types.end(), type) == 0) continue;
+    const bool full = absl::string_view(type) == kFullAttention;
+    SLUICE_ASSIGN_OR_RETURN(const json own,
+                            ConfigOfType(config, type, sliding_theta_key));
+    SLUICE_RETURN_IF_ERROR(AddRotary(
+        own, {}, {.theta = full ? full_theta : sliding_theta}, spec, &stretch));
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (types[i] != type) continue;
+      spec->layers[i].rotary = static_cast<int32_t>(spec->rotaries.size()) - 1;
+    }
+  }
+  SetPositions(stretch, spec);
+  return absl::OkStatus();
+}
+
+bool IsQkvBias(TensorRole role) {
+  return role == TensorRole::kQBias || role == TensorRole::kKBias ||
+         role == TensorRole::kVBias;
+}
+
+bool IsQkv(TensorRole role) {
+  return role == TensorRole::kQWeight || role == TensorRole::kKWeight ||
+         role == TensorRole::kVWeight || IsQkvBias(role);
+}
+
+TensorSlice BindGroupedQkv(const DecoderSpec& spec, TensorRole role,
+                           std::string name) {
+  const int64_t head = spec.head_dim;
+  const int64_t group = spec.num_heads / spec.num_kv_heads;
+  TensorSlice slice = {.name = std::move(name)};
+  slice.tensor_rows = (spec.num_heads + 2 * spec.num_kv_heads) * head;
+  slice.block_stride = (group + 2) * head;
+  if (role == TensorRole::kQWeight || role == TensorRole::kQBias) {
+    slice.block_rows = group * head;
+    return slice;
+  }
+  const bool is_v = role == TensorRole::kVWeight || role == TensorRole::kVBias;
+  slice.block_rows = head;
+  slice.first_row = (group + (is_v ? 1 : 0)) * head;
+  return slice;
 }
 
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
@@ -247,6 +414,10 @@ TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
       return of_layer("self_attn.q_norm.weight");
     case Role::kKNormWeight:
       return of_layer("self_attn.k_norm.weight");
+    case Role::kOutNormWeight:
+      return of_layer("post_attention_layernorm.weight");
+    case Role::kDownNormWeight:
+      return of_layer("post_feedforward_layernorm.weight");
     case Role::kOutWeight:
       return of_layer("self_attn.o_proj.weight");
     case Role::kOutBias:
@@ -276,7 +447,11 @@ TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
     case Role::kHead:
       return {spec.tied_embeddings ? "model.embed_tokens.weight"
                                    : "lm_head.weight"};
+    case Role::kHeadBias:
+      return {"lm_head.bias"};
     case Role::kPositionEmbedding:
+    case Role::kEmbedNormWeight:
+    case Role::kEmbedNormBias:
     case Role::kProjectIn:
     case Role::kProjectOut:
       break;

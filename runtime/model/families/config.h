@@ -46,11 +46,30 @@ void ReadCommon(ConfigReader& reader, const ConfigDefaults& defaults,
 // Reads head width and KV heads of the rotary families.
 void ReadHeads(ConfigReader& reader, const ConfigDefaults& defaults,
                bool must_divide, DecoderSpec& spec);
+// Sets as many KV heads as heads, which divide hidden_size.
+void ReadEqualHeads(ConfigReader& reader, DecoderSpec& spec);
+// Reads the width and the activation of an MLP that is not gated, in a family
+// with LayerNorm; a default of 0 means 4 hidden_size.
+void ReadPlainMlp(ConfigReader& reader, const ConfigDefaults& defaults,
+                  const char* activation_key, const char* activation,
+                  DecoderSpec& spec);
+// The names that GPT-2 and GPT-J have for the sizes.
+std::vector<ConfigReader::Alias> GptAliases();
 // Reads the widths and the activation of a gated MLP, and the eps of RMSNorm.
 void ReadGatedMlp(ConfigReader& reader, const ConfigDefaults& defaults,
                   DecoderSpec& spec);
 Activation ReadActivation(ConfigReader& reader, const char* key,
                           const char* fallback);
+// Reads layer_types, a type for each layer: kFullAttention or
+// kSlidingAttention; `fallback` if there are none.
+std::vector<std::string> ReadLayerTypes(ConfigReader& reader,
+                                        std::vector<std::string> fallback);
+// Returns types of which each `period`th is kFullAttention.
+std::vector<std::string> EveryNthFull(int32_t layers, int32_t period);
+// Reads sliding_window, `fallback` if absent, which the sliding ones have.
+void ReadSlidingWindow(ConfigReader& reader,
+                       const std::vector<std::string>& types,
+                       std::optional<int32_t> fallback, DecoderSpec& spec);
 // Reads layer_types, or else max_window_layers, of families in which only
 // layers of type "sliding_attention" have a window: that of sliding_window, if
 // use_sliding_window is true.
@@ -65,12 +84,33 @@ std::string ReadWindow(ConfigReader& reader, std::optional<int32_t> fallback,
 // Returns the dimensions of a head that are rotated. REQUIRES: head_dim is set.
 int32_t ReadRotaryDim(ConfigReader& reader, double fallback,
                       const DecoderSpec& spec);
-// Sets the rotary embedding, the positions that it reaches, and the scale of
-// attention. `layer_types` are those in use; of a head, `rotary_dim` dimensions
-// are rotated (ReadRotaryDim), or all.
+// Of a head, `dim` dimensions are rotated (ReadRotaryDim), or all, if 0; theta
+// is the base where the file has none.
+struct RotaryDefaults {
+  int32_t dim = 0;
+  double theta = 10000;
+};
+// Sets the rotary embedding, the same of all layers, the positions that it
+// reaches, and the scale of attention. `layer_types` are those in use.
 absl::Status SetRotary(const nlohmann::json& config,
                        const std::vector<std::string>& layer_types,
-                       DecoderSpec* spec, int32_t rotary_dim = 0);
+                       DecoderSpec* spec, const RotaryDefaults& defaults = {});
+// Does so where the layers' types, one for each, have rotary embeddings of
+// their own: rope_parameters by type, or rope_theta and rope_scaling of the
+// layers without a window, and `sliding_theta_key` of those with one.
+absl::Status SetRotaryByType(const nlohmann::json& config,
+                             const std::vector<std::string>& types,
+                             const char* sliding_theta_key, double full_theta,
+                             double sliding_theta, DecoderSpec* spec);
+
+// Returns where Q, K or V lie within a tensor that has all three, or their
+// biases: for each group of KV heads its query heads, then K, then V. Other
+// roles: no tensor.
+TensorSlice BindGroupedQkv(const DecoderSpec& spec, TensorRole role,
+                           std::string name);
+// Whether the role is one of these.
+bool IsQkv(TensorRole role);
+bool IsQkvBias(TensorRole role);
 
 // The names that llama's checkpoints have, and those of most families.
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer);

@@ -3,6 +3,20 @@
 #include "runtime/model/families/family.h"
 
 namespace sluice {
+
+int64_t TensorSlice::StoredRow(int64_t row) const {
+  if (interleaved > 0) {
+    const int64_t half = interleaved / 2;
+    const int64_t of_head = row % head_rows;
+    if (of_head < interleaved) {
+      row +=
+          (of_head < half ? 2 * of_head : 2 * (of_head - half) + 1) - of_head;
+    }
+  }
+  if (block_rows > 0) row = row / block_rows * block_stride + row % block_rows;
+  return first_row + row;
+}
+
 namespace {
 
 const std::vector<const Family*>& Families() {

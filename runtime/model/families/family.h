@@ -12,14 +12,29 @@
 
 namespace sluice {
 
-// Where a checkpoint has a weight: rows of a tensor, as they are or changed.
+// Where a checkpoint has a weight: rows of a tensor (elements, of a vector), as
+// they are or changed.
 struct TensorSlice {
   std::string name;
   int64_t first_row = 0;
   int64_t tensor_rows = 0;  // of the whole tensor; 0: the weight is all of it
+  // If not 0, the rows lie in blocks of so many, each of which begins
+  // block_stride rows behind the one before.
+  int64_t block_rows = 0;
+  int64_t block_stride = 0;
+  // If not 0, of each head_rows rows so many, the first ones, are rotated in
+  // pairs of neighbours (2 i, 2 i + 1). As RotarySpec has pairs (i, i + dim /
+  // 2), the weight has the even ones first.
+  int32_t interleaved = 0;
+  int32_t head_rows = 0;
+  // The tensor is stored as [inputs, outputs].
+  bool transposed = false;
   // The weight is scale * stored + add, in float32.
   float scale = 1;
   float add = 0;
+
+  // Returns the row of the tensor that has a row of the weight.
+  int64_t StoredRow(int64_t row) const;
 };
 
 // A family of models: how its config.json describes a decoder, and what its

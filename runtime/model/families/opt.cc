@@ -75,18 +75,14 @@ absl::Status DescribeOpt(const nlohmann::json& config, DecoderSpec* spec) {
       reader.Int("ffn_dim", kOptDefaults.intermediate_size, 1, kMaxVocab);
   spec->embed_dim = reader.OptionalInt("word_embed_proj_dim", 1, kMaxWidth)
                         .value_or(spec->hidden_size);
-  if (spec->hidden_size % spec->num_heads != 0) {
-    reader.Fail("hidden_size",
-                absl::StrCat("must be a multiple of num_attention_heads (",
-                             spec->num_heads, "), but is ", spec->hidden_size));
-  }
-  spec->head_dim = spec->hidden_size / spec->num_heads;
+  ReadEqualHeads(reader, *spec);
   spec->norm = NormKind::kLayerNorm;
   spec->norm_affine = reader.Bool("layer_norm_elementwise_affine", true);
   spec->norm_eps = 1e-5f;  // torch.nn.LayerNorm's default
-  spec->pre_norm = reader.Bool("do_layer_norm_before", true);
+  const bool norms_inputs = reader.Bool("do_layer_norm_before", true);
+  spec->norm_place = norms_inputs ? NormPlace::kInput : NormPlace::kSum;
   spec->final_norm =
-      !reader.Bool("_remove_final_layer_norm", false) && spec->pre_norm;
+      !reader.Bool("_remove_final_layer_norm", false) && norms_inputs;
   spec->activation = ReadActivation(reader, "activation_function", "relu");
   spec->gated_mlp = false;
   spec->qkv_bias = spec->out_bias = spec->mlp_bias =

@@ -37,7 +37,7 @@ absl::Status DescribePhi3(const nlohmann::json& config, DecoderSpec* spec) {
       if (*it == "su" || *it == "yarn") *it = "longrope";
     }
   }
-  return SetRotary(renamed, {type}, spec, dim);
+  return SetRotary(renamed, {type}, spec, {.dim = dim});
 }
 
 // Q, K and V are rows of one tensor, gate and up of another.

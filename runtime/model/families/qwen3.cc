@@ -22,7 +22,7 @@ absl::Status DescribeQwen3(const nlohmann::json& config, DecoderSpec* spec) {
   ReadHeads(reader, kQwen3Defaults, /*must_divide=*/false, *spec);
   ReadGatedMlp(reader, kQwen3Defaults, *spec);
   spec->qkv_bias = spec->out_bias = reader.Bool("attention_bias", false);
-  spec->qk_norm = true;
+  spec->qk_norm = QkNorm::kEachHead;
   const std::vector<std::string> types = ReadQwenWindows(reader, *spec);
   SLUICE_RETURN_IF_ERROR(reader.status());
   return SetRotary(config, types, spec);

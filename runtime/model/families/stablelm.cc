@@ -32,7 +32,7 @@ absl::Status DescribeStablelm(const nlohmann::json& config, DecoderSpec* spec) {
   }
   const int32_t dim = ReadRotaryDim(reader, 0.25, *spec);
   SLUICE_RETURN_IF_ERROR(reader.status());
-  return SetRotary(config, {kFullAttention}, spec, dim);
+  return SetRotary(config, {kFullAttention}, spec, {.dim = dim});
 }
 
 }  // namespace

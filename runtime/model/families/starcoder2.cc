@@ -24,13 +24,10 @@ absl::Status DescribeStarcoder2(const nlohmann::json& config,
   ConfigReader reader(config);
   ReadCommon(reader, kStarcoder2Defaults, *spec);
   ReadHeads(reader, kStarcoder2Defaults, /*must_divide=*/false, *spec);
-  spec->intermediate_size = reader.Int(
-      "intermediate_size", kStarcoder2Defaults.intermediate_size, 1, kMaxVocab);
-  spec->norm = NormKind::kLayerNorm;
+  ReadPlainMlp(reader, kStarcoder2Defaults, "hidden_act", "gelu_pytorch_tanh",
+               *spec);
   spec->norm_eps =
       static_cast<float>(reader.Number("norm_epsilon", 1e-5, 0, 1));
-  spec->activation = ReadActivation(reader, "hidden_act", "gelu_pytorch_tanh");
-  spec->gated_mlp = false;
   spec->qkv_bias = spec->out_bias = spec->mlp_bias =
       reader.Bool("use_bias", true);
   const std::string type = ReadWindow(reader, std::nullopt, *spec);

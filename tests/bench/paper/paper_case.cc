@@ -31,7 +31,8 @@ DecoderSpec Model(int32_t layers, int32_t hidden, int32_t heads) {
   model.num_layers = layers;
   model.hidden_size = model.embed_dim = hidden;
   model.num_heads = model.num_kv_heads = heads;
-  model.head_dim = model.rotary.dim = hidden / heads;
+  model.head_dim = hidden / heads;
+  model.rotaries = {{.dim = model.head_dim}};
   return model;
 }
 
@@ -42,6 +43,7 @@ DecoderSpec Opt(int32_t layers, int32_t hidden, int32_t heads) {
   model.norm = NormKind::kLayerNorm;
   model.qkv_bias = model.out_bias = model.mlp_bias = true;
   model.positions = PositionKind::kLearned;
+  model.rotaries.clear();
   model.max_positions = 2048;
   model.position_offset = 2;
   model.gated_mlp = false;

@@ -185,6 +185,14 @@ std::vector<float> AttentionWorld::Floats(
   return floats;
 }
 
+// Returns what the model's description says of a head.
+static float AlibiSlope(const AttentionShape& shape, int head) {
+  DecoderSpec spec;
+  spec.num_heads = shape.alibi_heads;
+  if (shape.alibi_heads > 0) spec.positions = PositionKind::kAlibi;
+  return spec.alibi_slope(shape.first_head + head);
+}
+
 std::vector<double> AttentionWorld::Definition(float sparsity) const {
   const AttentionShape& shape = choice.shape;
   const KvLayout& layout = shape.kv;
@@ -215,6 +223,10 @@ std::vector<double> AttentionWorld::Definition(float sparsity) const {
         for (const int p : kept) {
           scores[p] = shape.scale *
                       std::inner_product(k[p].begin(), k[p].end(), query, 0.0);
+          if (shape.cap > 0) {
+            scores[p] = shape.cap * std::tanh(scores[p] / shape.cap);
+          }
+          scores[p] += AlibiSlope(shape, head) * (p + 1 - end);
         }
         if (sparsity < 1) {
           std::stable_sort(kept.begin(), kept.end(),
@@ -258,6 +270,8 @@ std::vector<float> AttentionWorld::OnCpu(float sparsity) const {
         call.page_stride = layout.layer_page_bytes();
         call.pages = PagesOf(s);
         call.rows = std::min(kAttentionRows, all - first);
+        call.cap = shape.cap;
+        call.alibi = shape.alibi_heads > 0;
         call.sparsity = segment.num_tokens == 1 ? sparsity : 1;
         for (int r = 0; r < call.rows; ++r) {
           const int head =
@@ -267,6 +281,7 @@ std::vector<float> AttentionWorld::OnCpu(float sparsity) const {
           call.end[r] = segment.start + token + 1;
           call.begin[r] =
               choice.window > 0 ? std::max(0, call.end[r] - choice.window) : 0;
+          call.slope[r] = AlibiSlope(shape, head);
           call.out[r] = out.data() + (row * shape.num_heads + head) * head_dim;
           for (int d = 0; d < head_dim; ++d) {
             scratch.query(r)[d] =

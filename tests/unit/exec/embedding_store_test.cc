@@ -38,6 +38,7 @@ class EmbeddingStoreTest : public testing::TestWithParam<Model> {
     spec_.embed_dim = model.embed_dim;
     if (model.learned_positions) {
       spec_.positions = PositionKind::kLearned;
+      spec_.rotaries.clear();
       spec_.position_offset = 2;
       spec_.max_positions = 700;
     }

@@ -8,10 +8,20 @@
 
 namespace sluice {
 
-DecoderSpec PlacementSpec(bool opt) {
-  if (!opt) {
+std::string PlacementName(int model) {
+  const char* const names[kPlacementModels] = {"qwen3", "opt",      "gemma",
+                                               "olmo",  "parallel", "bloom"};
+  return names[model];
+}
+
+DecoderSpec PlacementSpec(int model) {
+  if (model == 2) return GemmaSpec(4);
+  if (model == 3) return OlmoSpec(4);
+  if (model == 4) return ParallelSpec(4);
+  if (model == 5) return BloomSpec(4);
+  if (model == 0) {
     DecoderSpec spec = LlamaSpec(4, 96, 6, 2, 200, 301);
-    spec.qk_norm = true;
+    spec.qk_norm = QkNorm::kEachHead;
     return spec;
   }
   DecoderSpec spec = LlamaSpec(4, 64, 4, 4, 130, 150);
@@ -21,6 +31,7 @@ DecoderSpec PlacementSpec(bool opt) {
   spec.activation = Activation::kRelu;
   spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
   spec.positions = PositionKind::kLearned;
+  spec.rotaries.clear();
   spec.position_offset = 2;
   spec.max_positions = 400;
   return spec;

@@ -25,23 +25,28 @@ std::vector<Case> Cases() {
   // Wide enough for several panels and for whole tiles.
   cases.push_back({"wide", LlamaSpec(3, 256, 4, 2, 640, 300)});
   DecoderSpec windows = LlamaSpec(3, 80, 4, 1, 100, 150);
-  windows.sliding_window = {0, 9, 40};
+  windows.layers = {{}, {.window = 9}, {.window = 40}};
   windows.qkv_bias = true;
   windows.tied_embeddings = true;
   cases.push_back({"windows", windows});
   DecoderSpec opt = LlamaSpec(3, 64, 4, 4, 130, 150);
   opt.model_type = "opt";
   opt.norm = NormKind::kLayerNorm;
-  opt.pre_norm = false;
+  opt.norm_place = NormPlace::kSum;
   opt.gated_mlp = false;
   opt.activation = Activation::kRelu;
   opt.qkv_bias = opt.out_bias = opt.mlp_bias = true;
   opt.positions = PositionKind::kLearned;
+  opt.rotaries.clear();
   opt.position_offset = 2;
   opt.max_positions = 400;
   opt.embed_dim = 40;
   opt.final_norm = false;
   cases.push_back({"opt", opt});
+  cases.push_back({"gemma", GemmaSpec(3)});
+  cases.push_back({"olmo", OlmoSpec(3)});
+  cases.push_back({"bloom", BloomSpec(3)});
+  cases.push_back({"parallel", ParallelSpec(3)});
   return cases;
 }
 
@@ -150,14 +155,14 @@ TEST_P(StageInvarianceTest, SameTokensAfterReplay) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, StageInvarianceTest,
-                         testing::Combine(testing::Range(0, 5),
-                                          testing::Values(DType::kFloat32,
-                                                          DType::kBFloat16)),
-                         [](const auto& i) {
-                           return Cases()[std::get<0>(i.param)].name + "_" +
-                                  std::string(DTypeName(std::get<1>(i.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, StageInvarianceTest,
+    testing::Combine(testing::Range(0, static_cast<int>(Cases().size())),
+                     testing::Values(DType::kFloat32, DType::kBFloat16)),
+    [](const auto& i) {
+      return Cases()[std::get<0>(i.param)].name + "_" +
+             std::string(DTypeName(std::get<1>(i.param)));
+    });
 
 }  // namespace
 }  // namespace sluice

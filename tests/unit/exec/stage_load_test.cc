@@ -252,6 +252,7 @@ TEST_F(StageLoadTest, RefusesBadOptions) {
     o.policy.weights = {0, 0.5, 0.5};
   })));
   spec_.positions = PositionKind::kLearned;
+  spec_.rotaries.clear();
   spec_.max_positions = 50;
   EXPECT_TRUE(absl::IsInvalidArgument(bad([](O&) {})));
 }

@@ -24,7 +24,7 @@ struct Case {
   bool activations_move = false;
 };
 
-class StagePlacementTest : public testing::TestWithParam<bool> {};
+class StagePlacementTest : public testing::TestWithParam<int> {};
 
 TEST_P(StagePlacementTest, SameBitsWhereverThingsLie) {
   const DecoderSpec spec = PlacementSpec(GetParam());
@@ -353,9 +353,10 @@ TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
   EXPECT_EQ(last_resident, weights);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, StagePlacementTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Models, StagePlacementTest,
+                         testing::Range(0, kPlacementModels),
                          [](const auto& info) {
-                           return info.param ? "opt" : "llama";
+                           return PlacementName(info.param);
                          });
 
 }  // namespace

@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint64_t kRoomy = uint64_t{64} << 20;
 
-class StageRanksTest : public testing::TestWithParam<bool> {
+class StageRanksTest : public testing::TestWithParam<int> {
  protected:
   const DecoderSpec spec_ = PlacementSpec(GetParam());
   TempDir dir_ = TempDir::OnDisk();
@@ -92,10 +92,9 @@ TEST_P(StageRanksTest, SameBitsOnDevices) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, StageRanksTest, testing::Bool(),
-                         [](const auto& i) {
-                           return i.param ? "opt" : "llama";
-                         });
+INSTANTIATE_TEST_SUITE_P(Families, StageRanksTest,
+                         testing::Range(0, kPlacementModels),
+                         [](const auto& i) { return PlacementName(i.param); });
 
 // A model whose quantized groups can be divided, one whose heads can't be, and
 // one of more ranks than KV heads.

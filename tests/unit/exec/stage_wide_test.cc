@@ -37,6 +37,7 @@ DecoderSpec SpecOf(const WideModel& model) {
     spec.activation = Activation::kRelu;
     spec.qkv_bias = spec.out_bias = spec.mlp_bias = true;
     spec.positions = PositionKind::kLearned;
+    spec.rotaries.clear();
     spec.position_offset = 2;
     spec.max_positions = 400;
   }

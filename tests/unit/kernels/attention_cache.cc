@@ -153,6 +153,9 @@ std::vector<std::vector<float>> AttentionCache::Attend(
   call.pages = pages_;
   call.rows = rows.ids.size();
   call.sparsity = sparsity;
+  call.cap = cap_;
+  call.alibi = slope_ != 0;
+  std::fill(std::begin(call.slope), std::end(call.slope), slope_);
   call.v_bytes_read = v_bytes_read;
   std::vector<std::vector<float>> out(rows.ids.size(),
                                       std::vector<float>(head_dim));
@@ -201,6 +204,8 @@ std::vector<double> AttentionCache::Scores(int id, int begin, int end) const {
   std::vector<double> s;
   for (int j = begin; j < end; ++j) {
     s.push_back(std::inner_product(k_[j].begin(), k_[j].end(), q.begin(), 0.0));
+    if (cap_ > 0) s.back() = cap_ * std::tanh(s.back() / cap_);
+    s.back() += slope_ * j;
   }
   return s;
 }

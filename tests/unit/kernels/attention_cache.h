@@ -62,6 +62,11 @@ class AttentionCache {
   // Overwrites a position of V.
   void StoreV(int position, const std::vector<float>& v);
 
+  // Caps the scores of what follows, or adds distances (AttentionCall::cap,
+  // alibi).
+  void CapScores(float cap) { cap_ = cap; }
+  void AddDistances(float slope) { slope_ = slope; }
+
   const KvLayout& layout() const { return layout_; }
 
  private:
@@ -69,6 +74,8 @@ class AttentionCache {
   void ReadBack(int begin, int end);
 
   KvLayout layout_;
+  float cap_ = 0;
+  float slope_ = 0;
   std::vector<int32_t> pages_;
   std::vector<std::byte> memory_;
   std::vector<std::vector<double>> k_, v_;  // as stored

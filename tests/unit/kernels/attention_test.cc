@@ -47,6 +47,33 @@ TEST_P(AttentionTest, MatchesTheDefinition) {
   });
 }
 
+TEST_P(AttentionTest, ScoresWithCapsOrDistances) {
+  ForEachTarget([&](const char* target) {
+    for (const bool capped : {false, true}) {
+      SCOPED_TRACE(target);
+      AttentionCache cache(GetParam(), 40, 131);
+      if (capped) {
+        cache.CapScores(0.7F);
+      } else {
+        cache.AddDistances(0.02F);
+      }
+      for (const int rows : {1, 2, 9}) {
+        Rows all;
+        for (int r = 0; r < rows; ++r) all.Add(r, 3, 131 - rows + 1 + r);
+        ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, all));
+      }
+      // Sparse attention keeps all here, and caps, too.
+      Rows one;
+      one.Add(0, 0, 131);
+      const auto sparse = cache.Attend(one, 0.999F);
+      const auto want = cache.Reference(0, 0, 131);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(sparse[0][i], want[i], cache.Tolerance()) << i;
+      }
+    }
+  });
+}
+
 TEST_P(AttentionTest, ContextsOfAnyLength) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);

@@ -180,6 +180,33 @@ TEST(VectorOpsTest, Norms) {
   });
 }
 
+TEST(VectorOpsTest, ScaledAndCappedRows) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const int n : kLengths) {
+      const auto x = Random(n, n, 5), w = Random(n, 11, 2);
+      double squares = 0;
+      for (const float v : x) squares += static_cast<double>(v) * v;
+      EXPECT_NEAR(SumOfSquares(x.data(), n), squares, 1e-5 * (1 + squares));
+      std::vector<float> scaled = x, capped = x;
+      ScaleRow(scaled.data(), w.data(), n, 0.3F, scaled.data());
+      CapRow(2.5F, n, capped.data());
+      for (int i = 0; i < n; ++i) {
+        EXPECT_NEAR(scaled[i], 0.3 * x[i] * w[i], 1e-5);
+        EXPECT_NEAR(capped[i], 2.5 * std::tanh(x[i] / 2.5), 1e-6);
+      }
+    }
+    float extremes[] = {std::numeric_limits<float>::infinity(),
+                        -std::numeric_limits<float>::infinity(), 1e30F,
+                        std::numeric_limits<float>::quiet_NaN()};
+    CapRow(30, 4, extremes);
+    EXPECT_EQ(extremes[0], 30);
+    EXPECT_EQ(extremes[1], -30);
+    EXPECT_EQ(extremes[2], 30);
+    EXPECT_TRUE(std::isnan(extremes[3]));
+  });
+}
+
 TEST(VectorOpsTest, Bf16RoundsToNearestEven) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<std::pair<uint32_t, uint16_t>> cases = {

@@ -93,6 +93,7 @@ TEST_F(WeightWindowTest, BiasesLearnedPositionsAndProjections) {
   DecoderSpec spec = LlamaSpec(1, 64, 4, 4, 144, 13515);
   spec.norm = NormKind::kLayerNorm;
   spec.positions = PositionKind::kLearned;
+  spec.rotaries.clear();
   spec.max_positions = 100;
   spec.position_offset = 2;
   spec.embed_dim = 48;

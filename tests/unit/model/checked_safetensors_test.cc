@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 class CheckedSafetensorsTest : public ::testing::Test {
  protected:
   static constexpr int64_t kRows = 700, kColumns = 1001;
-  const TensorRef ref_ = {TensorRole::kQWeight, "w", {kRows, kColumns}};
+  const TensorRef ref_ = {{"w"}, TensorRole::kQWeight, {kRows, kColumns}};
 
   CheckedSafetensorsTest() : values_(kRows * kColumns) {
     for (size_t i = 0; i < values_.size(); ++i) {

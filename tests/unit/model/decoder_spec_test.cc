@@ -28,6 +28,12 @@ DecoderSpec Parse(const std::string& config) {
   return spec.ok() ? *spec : DecoderSpec();
 }
 
+std::vector<int32_t> Windows(const DecoderSpec& spec) {
+  std::vector<int32_t> windows;
+  for (const LayerSpec& layer : spec.layers) windows.push_back(layer.window);
+  return windows;
+}
+
 // transformers' LlamaConfig() and its kin, as saved without any key.
 TEST(DecoderSpec, AbsentKeysMeanTheFamilysDefaults) {
   const DecoderSpec llama = Parse(R"({"model_type": "llama"})");
@@ -43,13 +49,14 @@ TEST(DecoderSpec, AbsentKeysMeanTheFamilysDefaults) {
   EXPECT_EQ(llama.norm, NormKind::kRmsNorm);
   EXPECT_EQ(llama.norm_eps, 1e-6f);
   EXPECT_EQ(llama.activation, Activation::kSilu);
-  EXPECT_TRUE(llama.gated_mlp && llama.pre_norm && llama.final_norm);
+  EXPECT_TRUE(llama.gated_mlp && llama.final_norm);
+  EXPECT_EQ(llama.norm_place, NormPlace::kInput);
   EXPECT_FALSE(llama.qkv_bias || llama.out_bias || llama.mlp_bias);
   EXPECT_EQ(llama.positions, PositionKind::kRotary);
-  EXPECT_EQ(llama.rotary.dim, 128);
+  EXPECT_EQ(llama.rotaries[0].dim, 128);
   EXPECT_FLOAT_EQ(llama.attention_scale, 1 / std::sqrt(128.0f));
-  EXPECT_THAT(llama.sliding_window, Each(0));
-  EXPECT_EQ(llama.sliding_window.size(), 32u);
+  EXPECT_THAT(Windows(llama), Each(0));
+  EXPECT_EQ(llama.layers.size(), 32u);
   EXPECT_FALSE(llama.tied_embeddings);
   EXPECT_EQ(llama.native_dtype, DType::kFloat32);
   EXPECT_THAT(llama.eos_token_ids, ElementsAre(2));
@@ -59,7 +66,7 @@ TEST(DecoderSpec, AbsentKeysMeanTheFamilysDefaults) {
   EXPECT_EQ(mistral.intermediate_size, 14336);
   EXPECT_EQ(mistral.num_kv_heads, 8);
   EXPECT_EQ(mistral.max_positions, 131072);
-  EXPECT_THAT(mistral.sliding_window, Each(4096));
+  EXPECT_THAT(Windows(mistral), Each(4096));
   EXPECT_FALSE(mistral.qkv_bias);
 
   const DecoderSpec qwen2 = Parse(R"({"model_type": "qwen2"})");
@@ -69,7 +76,7 @@ TEST(DecoderSpec, AbsentKeysMeanTheFamilysDefaults) {
   EXPECT_EQ(qwen2.max_positions, 32768);
   EXPECT_TRUE(qwen2.qkv_bias);
   EXPECT_FALSE(qwen2.out_bias || qwen2.mlp_bias || qwen2.tied_embeddings);
-  EXPECT_THAT(qwen2.sliding_window, Each(0));
+  EXPECT_THAT(Windows(qwen2), Each(0));
   EXPECT_THAT(qwen2.eos_token_ids, IsEmpty());
   EXPECT_EQ(qwen2.bos_token_id, -1);
 
@@ -83,7 +90,7 @@ TEST(DecoderSpec, AbsentKeysMeanTheFamilysDefaults) {
   EXPECT_EQ(opt.max_positions, 2048);
   EXPECT_EQ(opt.position_offset, 2);
   EXPECT_EQ(opt.norm, NormKind::kLayerNorm);
-  EXPECT_TRUE(opt.norm_affine && opt.pre_norm && opt.final_norm);
+  EXPECT_TRUE(opt.norm_affine && opt.norms_inputs() && opt.final_norm);
   EXPECT_EQ(opt.norm_eps, 1e-5f);
   EXPECT_EQ(opt.activation, Activation::kRelu);
   EXPECT_FALSE(opt.gated_mlp);
@@ -100,7 +107,7 @@ TEST(DecoderSpec, OptVariants) {
           "word_embed_proj_dim": 512, "hidden_size": 1024,
           "num_attention_heads": 16, "enable_bias": false,
           "activation_function": "gelu"})");
-  EXPECT_FALSE(post.pre_norm);
+  EXPECT_EQ(post.norm_place, NormPlace::kSum);
   EXPECT_FALSE(post.final_norm);  // transformers has none after post-norm
   EXPECT_EQ(post.embed_dim, 512);
   EXPECT_FALSE(post.qkv_bias || post.out_bias || post.mlp_bias);
@@ -110,7 +117,7 @@ TEST(DecoderSpec, OptVariants) {
       R"({"model_type": "opt", "_remove_final_layer_norm": true,
           "layer_norm_elementwise_affine": false,
           "word_embed_proj_dim": null})");
-  EXPECT_TRUE(bare.pre_norm);
+  EXPECT_EQ(bare.norm_place, NormPlace::kInput);
   EXPECT_FALSE(bare.final_norm);
   EXPECT_FALSE(bare.norm_affine);
   EXPECT_EQ(bare.embed_dim, 768);
@@ -121,7 +128,7 @@ TEST(DecoderSpec, NullIsNotAbsent) {
       R"({"model_type": "mistral", "sliding_window": null,
           "num_key_value_heads": null, "head_dim": null, "eos_token_id": null,
           "bos_token_id": null, "rope_scaling": null, "torch_dtype": null})");
-  EXPECT_THAT(spec.sliding_window, Each(0));
+  EXPECT_THAT(Windows(spec), Each(0));
   EXPECT_EQ(spec.num_kv_heads, 32);
   EXPECT_EQ(spec.head_dim, 128);
   EXPECT_THAT(spec.eos_token_ids, IsEmpty());
@@ -154,9 +161,8 @@ TEST(DecoderSpec, Dtypes) {
 
 TEST(DecoderSpec, Qwen2Windows) {
   const auto windows = [](const std::string& keys) {
-    return Parse(R"({"model_type": "qwen2", "num_hidden_layers": 4, )" + keys +
-                 "}")
-        .sliding_window;
+    return Windows(Parse(R"({"model_type": "qwen2", "num_hidden_layers": 4, )" +
+                         keys + "}"));
   };
   EXPECT_THAT(windows(R"("sliding_window": 8, "max_window_layers": 1)"),
               ElementsAre(0, 0, 0, 0));
@@ -197,7 +203,7 @@ TEST(DecoderSpec, NestedRopeParametersThatAgree) {
       Parse(head + R"({"full_attention": {"rope_theta": 5000.0},
                  "sliding_attention": {"rope_theta": 5000.0}}})");
   const DecoderSpec flat = Parse(head + R"({"rope_theta": 5000.0}})");
-  EXPECT_EQ(nested.rotary.inv_freq, flat.rotary.inv_freq);
+  EXPECT_EQ(nested.rotaries[0].inv_freq, flat.rotaries[0].inv_freq);
 
   const auto differing =
       ParseDecoderSpec(head + R"({"full_attention": {"rope_theta": 5000.0},
@@ -220,14 +226,15 @@ TEST(DecoderSpec, RotaryFrequenciesAreTransformers) {
     SCOPED_TRACE(row["name"].get<std::string>());
     const DecoderSpec spec = Parse(row["config"].dump());
     const auto want = row["inv_freq"].get<std::vector<float>>();
-    ASSERT_EQ(spec.rotary.inv_freq.size(), want.size());
-    EXPECT_EQ(spec.rotary.dim, static_cast<int>(2 * want.size()));
-    EXPECT_EQ(spec.rotary.attention_factor,
+    ASSERT_EQ(spec.rotaries[0].inv_freq.size(), want.size());
+    EXPECT_EQ(spec.rotaries[0].dim, static_cast<int>(2 * want.size()));
+    EXPECT_EQ(spec.rotaries[0].attention_factor,
               row["attention_factor"].get<float>());
     for (size_t i = 0; i < want.size(); ++i) {
       // Two units in the last place: torch's powf and libm's may differ by one.
-      EXPECT_NEAR(spec.rotary.inv_freq[i], want[i], want[i] * 2.4e-7f) << i;
-      exact += spec.rotary.inv_freq[i] == want[i];
+      EXPECT_NEAR(spec.rotaries[0].inv_freq[i], want[i], want[i] * 2.4e-7f)
+          << i;
+      exact += spec.rotaries[0].inv_freq[i] == want[i];
       ++total;
     }
   }
@@ -517,10 +524,10 @@ TEST(DecoderSpec, MutatedConfigsNeverCrash) {
     accepted += spec.ok();
     if (!spec.ok()) continue;
     EXPECT_EQ(spec->num_heads % spec->num_kv_heads, 0) << text;
-    EXPECT_EQ(spec->sliding_window.size(),
-              static_cast<size_t>(spec->num_layers));
-    EXPECT_EQ(spec->rotary.inv_freq.size(),
-              static_cast<size_t>(spec->rotary.dim / 2));
+    EXPECT_EQ(spec->layers.size(), static_cast<size_t>(spec->num_layers));
+    for (const RotarySpec& rotary : spec->rotaries) {
+      EXPECT_EQ(rotary.inv_freq.size(), static_cast<size_t>(rotary.dim / 2));
+    }
     EXPECT_FALSE(LayerTensors(*spec, 0).empty());
   }
   EXPECT_GT(accepted, 0);
@@ -630,7 +637,7 @@ TEST(TensorNames, FactorsOfAModelAreFactorsOfWeights) {
 
 TEST(DecoderSpec, Qwen3NormsItsHeads) {
   const DecoderSpec spec = Parse(R"({"model_type": "qwen3"})");
-  EXPECT_TRUE(spec.qk_norm);
+  EXPECT_EQ(spec.qk_norm, QkNorm::kEachHead);
   EXPECT_FALSE(spec.qkv_bias || spec.out_bias);
   EXPECT_EQ(spec.head_dim, 128);
   EXPECT_EQ(spec.num_kv_heads, 32);
@@ -641,14 +648,16 @@ TEST(DecoderSpec, Qwen3NormsItsHeads) {
 }
 
 TEST(DecoderSpec, PartsOfHeadsAreRotated) {
-  EXPECT_EQ(Parse(R"({"model_type": "stablelm"})").rotary.dim, 20);
+  EXPECT_EQ(Parse(R"({"model_type": "stablelm"})").rotaries[0].dim, 20);
   EXPECT_EQ(Parse(R"({"model_type": "stablelm", "partial_rotary_factor": 0.5})")
-                .rotary.dim,
+                .rotaries[0]
+                .dim,
             40);
   EXPECT_EQ(Parse(R"({"model_type": "phi3", "rope_parameters": {
                       "rope_type": "default", "rope_theta": 10000.0,
                       "partial_rotary_factor": 0.75}})")
-                .rotary.dim,
+                .rotaries[0]
+                .dim,
             72);
 }
 
@@ -659,8 +668,8 @@ TEST(DecoderSpec, LongRopeEndsWhereItsFactorsChange) {
           "original_max_position_embeddings": 4096, "rope_scaling": {
           "type": "su", "short_factor": [1.0, 1.5], "long_factor": [2, 3]}})");
   EXPECT_EQ(spec.max_positions, 4096);
-  EXPECT_FLOAT_EQ(spec.rotary.inv_freq[0], 1);
-  EXPECT_FLOAT_EQ(spec.rotary.attention_factor,
+  EXPECT_FLOAT_EQ(spec.rotaries[0].inv_freq[0], 1);
+  EXPECT_FLOAT_EQ(spec.rotaries[0].attention_factor,
                   std::sqrt(1 + std::log(32.0f) / std::log(4096.0f)));
 }
 

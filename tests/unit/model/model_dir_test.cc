@@ -50,7 +50,7 @@ TEST(ModelDir, ErrorsNameTheFileAndWhatBelongsThere) {
   EXPECT_EQ(bad.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(bad.message()), HasSubstr("config.json"));
   EXPECT_THAT(std::string(bad.message()), HasSubstr("hidden_size"));
-  EXPECT_EQ(OpenWith(R"({"model_type": "bloom"})").code(),
+  EXPECT_EQ(OpenWith(R"({"model_type": "mamba"})").code(),
             absl::StatusCode::kUnimplemented);
 }
 

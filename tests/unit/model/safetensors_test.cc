@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -22,12 +23,13 @@
 namespace sluice {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TensorRef Ref(const std::string& name, std::vector<int64_t> shape,
               TensorRole role = TensorRole::kQWeight) {
-  return {role, name, std::move(shape)};
+  return {{name}, role, std::move(shape)};
 }
 
 TEST(FloatConvert, Float16OfEveryBitPattern) {
@@ -122,6 +124,71 @@ TEST(Safetensors, ReadsRowsOfAllThreeDtypes) {
     EXPECT_EQ((*source)->ReadRows(Ref("f32", {3, 2}), begin, end, out).code(),
               absl::StatusCode::kInvalidArgument);
   }
+}
+
+// Weights that lie in blocks, in pairs of neighbours, or by columns: those of
+// GPT-NeoX, GPT-J and GPT-2.
+TEST(Safetensors, RowsMayLieInBlocksInPairsAndByColumns) {
+  TempDir dir;
+  constexpr int64_t kRows = 12, kColumns = 3;
+  std::vector<float> matrix(kRows * kColumns), vector(kRows);
+  std::iota(matrix.begin(), matrix.end(), 0.0F);
+  std::iota(vector.begin(), vector.end(), 100.0F);
+  WriteFile(dir.path() / "model.safetensors",
+            SafetensorsOf({{"m", "F32", {kRows, kColumns}, BytesOf(matrix)},
+                           {"t", "F32", {kColumns, kRows}, BytesOf(matrix)},
+                           {"v", "F32", {kRows}, BytesOf(vector)}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+
+  // Two heads of two rows each, of blocks of three parts.
+  TensorRef blocks = Ref("m", {4, kColumns});
+  blocks.first_row = 2;
+  blocks.tensor_rows = kRows;
+  blocks.block_rows = 2;
+  blocks.block_stride = 6;
+  // Two heads of six rows, of which four are pairs.
+  TensorRef pairs = Ref("m", {kRows, kColumns});
+  pairs.interleaved = 4;
+  pairs.head_rows = 6;
+  const std::vector<int64_t> in_blocks = {2, 3, 8, 9};
+  const std::vector<int64_t> in_pairs = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
+  for (const auto& [ref, stored] :
+       {std::pair(blocks, in_blocks), std::pair(pairs, in_pairs)}) {
+    const auto rows = static_cast<int64_t>(stored.size());
+    for (int64_t begin = 0; begin < rows; ++begin) {
+      for (int64_t end = begin; end <= rows; ++end) {
+        TensorRef by_columns = ref;
+        by_columns.name = "t";
+        by_columns.transposed = true;
+        std::vector<float> out((end - begin) * kColumns), columns = out;
+        ASSERT_TRUE((*source)->ReadRows(ref, begin, end, out.data()).ok());
+        ASSERT_TRUE(
+            (*source)->ReadRows(by_columns, begin, end, columns.data()).ok());
+        for (int64_t row = begin; row < end; ++row) {
+          for (int64_t col = 0; col < kColumns; ++col) {
+            const int64_t at = (row - begin) * kColumns + col;
+            ASSERT_EQ(out[at], matrix[stored[row] * kColumns + col]);
+            ASSERT_EQ(columns[at], matrix[col * kRows + stored[row]]);
+          }
+        }
+      }
+    }
+    TensorRef elements = ref;
+    elements.name = "v";
+    elements.shape = {rows};
+    elements.scale = 2;
+    std::vector<float> out(rows);
+    ASSERT_TRUE((*source)->ReadRows(elements, 0, 1, out.data()).ok());
+    for (int64_t i = 0; i < rows; ++i) EXPECT_EQ(out[i], 2 * vector[stored[i]]);
+  }
+  // The shape that is asked for is that of the tensor.
+  TensorRef wrong = Ref("m", {kRows, kColumns});
+  wrong.transposed = true;
+  const absl::Status status = (*source)->Check(wrong);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("[12, 3]"), HasSubstr("[3, 12]")));
 }
 
 TEST(Safetensors, LargeTensorsAreReadInPieces) {

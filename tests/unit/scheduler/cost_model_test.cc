@@ -19,7 +19,8 @@ DecoderSpec Model() {
   model.hidden_size = model.embed_dim = 64;
   model.num_heads = 4;
   model.num_kv_heads = 2;
-  model.head_dim = model.rotary.dim = 16;
+  model.head_dim = 16;
+  model.rotaries = {{.dim = model.head_dim}};
   model.intermediate_size = 128;
   model.vocab_size = 640;
   return model;

@@ -105,6 +105,7 @@ TEST(ModelSizesTest, RefusesSizesThatMakeNoSense) {
               HasSubstr("vocabulary"));
   EXPECT_THAT(error([](DecoderSpec& s) {
                 s.positions = PositionKind::kLearned;
+                s.rotaries.clear();
                 s.max_positions = -5;
               }),
               HasSubstr("-5 rows"));

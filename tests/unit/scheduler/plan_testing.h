@@ -70,7 +70,8 @@ inline DecoderSpec TestModel(int layers = 20) {
   model.hidden_size = model.embed_dim = 2048;
   model.num_heads = 16;
   model.num_kv_heads = 16;
-  model.head_dim = model.rotary.dim = 128;
+  model.head_dim = 128;
+  model.rotaries = {{.dim = model.head_dim}};
   model.intermediate_size = 5632;
   model.vocab_size = 32000;
   return model;

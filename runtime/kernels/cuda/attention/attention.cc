@@ -152,6 +152,9 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
   args.group = shape.group();
   args.window = data.window;
   args.scale = shape.scale * kLog2E;
+  args.cap = shape.cap * kLog2E;
+  args.alibi_heads = shape.alibi_heads;
+  args.first_head = shape.first_head;
   return args;
 }
 

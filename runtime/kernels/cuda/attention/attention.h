@@ -51,6 +51,10 @@ struct AttentionShape {
   int32_t num_heads = 0;
   DType dtype = DType::kFloat32;  // of the result, and of products
   float scale = 1;                // multiplies q.k
+  float cap = 0;  // scores s become cap * tanh(s / cap); 0: they stay
+  // DecoderSpec::alibi_heads, and the number, in the model, of the first head.
+  int32_t alibi_heads = 0;
+  int32_t first_head = 0;
   // Fails with kInvalidArgument if sizes make no sense, with kUnimplemented if
   // heads have more than kMaxHeadDim elements.
   absl::Status Validate() const;

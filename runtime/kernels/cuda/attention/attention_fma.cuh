@@ -31,6 +31,35 @@ __device__ __forceinline__ void StoreOut(const AttentionArgs& args,
   }
 }
 
+// Caps a row of scores or more (AttentionArgs::cap).
+template <int kCount>
+__device__ __forceinline__ void CapScores(float cap, float (&s)[kCount]) {
+  if (cap == 0) return;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) s[i] = cap * tanhf(s[i] / cap);
+}
+template <int kTiles>
+__device__ __forceinline__ void CapScores(float cap, float (&s)[kTiles][4][4]) {
+  if (cap == 0) return;
+#pragma unroll
+  for (int m = 0; m < kTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) CapScores(cap, s[m][n]);
+  }
+}
+
+// Returns ALiBi's slope of a head (DecoderSpec::alibi_slope), times log2(e).
+__device__ __forceinline__ float AlibiSlope(const AttentionArgs& args,
+                                            int head) {
+  constexpr float kLog2E = 1.44269504088896340736f;
+  head += args.first_head;
+  const int heads = args.alibi_heads;
+  const int eighths =
+      head < heads ? -8 * (head + 1) : -4 * (2 * (head - heads) + 1);
+  return kLog2E *
+         exp2f(static_cast<float>(eighths) / static_cast<float>(heads));
+}
+
 // A tile of kRows rows, for heads of at most 32 * kColumns elements. Of K, a
 // lane has a position of the page; of V, and of the result, each 32nd element.
 //

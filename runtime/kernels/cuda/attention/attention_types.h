@@ -75,6 +75,10 @@ struct AttentionArgs {
   int32_t group = 0;   // query heads of a KV head
   int32_t window = 0;  // positions that a token sees, its own included; 0: all
   float scale = 0;     // of scores, times log2(e): weights are powers of 2
+  float cap = 0;       // of scores, times log2(e); 0: none
+  // DecoderSpec::alibi_heads, and the number, in the model, of the first head.
+  int32_t alibi_heads = 0;
+  int32_t first_head = 0;
 };
 
 struct DecodeArgs {

@@ -65,11 +65,11 @@ int32_t BatchAttention::Together(const BatchView& batch, int32_t first,
 }
 
 absl::Status BatchAttention::Attend(const BatchView& batch, int32_t first,
-                                    int32_t count, int32_t window, float* qkv,
-                                    void* out) {
+                                    int32_t count, const Layer& layer,
+                                    float* qkv, void* out) {
   for (const int32_t end = first + count; first < end;) {
     const int32_t part = Together(batch, first, end - first);
-    SLUICE_RETURN_IF_ERROR(AttendPart(batch, first, part, window, qkv, out));
+    SLUICE_RETURN_IF_ERROR(AttendPart(batch, first, part, layer, qkv, out));
     first += part;
   }
   return absl::OkStatus();
@@ -141,12 +141,12 @@ absl::StatusOr<std::span<const std::byte>> BatchAttention::UploadOf(
 }
 
 absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
-                                        int32_t count, int32_t window,
+                                        int32_t count, const Layer& layer,
                                         float* qkv, void* out) {
   const AttentionShape& shape = options_.shape;
   const cudaStream_t stream = options_.stream;
   SLUICE_ASSIGN_OR_RETURN(const Places at,
-                          Prepare(batch, first, count, window));
+                          Prepare(batch, first, count, layer.window));
   SLUICE_ASSIGN_OR_RETURN(const std::byte* const uploaded,
                           options_.ring->Put(content_));
   const auto* const segments =
@@ -158,11 +158,10 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
   const int32_t q_width = shape.num_heads * head_dim;
   const int32_t kv_width = shape.kv.num_kv_heads * head_dim;
   const int64_t stride = q_width + 2 * kv_width;
-  SLUICE_RETURN_IF_ERROR(
-      RotateRows(options_.rotary,
-                 reinterpret_cast<const int32_t*>(uploaded + at.positions),
-                 static_cast<int32_t>(positions_.size()), shape.num_heads,
-                 head_dim, stride, qkv + first_row_ * stride, stream));
+  SLUICE_RETURN_IF_ERROR(RotateRows(
+      layer.rotary, reinterpret_cast<const int32_t*>(uploaded + at.positions),
+      static_cast<int32_t>(positions_.size()), shape.num_heads, head_dim,
+      stride, qkv + first_row_ * stride, stream));
   KvAppendArgs append;
   append.block = MakeKvBlock(shape.kv);
   append.num_kv_heads = shape.kv.num_kv_heads;
@@ -174,7 +173,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
   append.k = qkv + q_width;
   append.v = append.k + kv_width;
   append.stride = stride;
-  append.rotary = options_.rotary;
+  append.rotary = layer.rotary;
   SLUICE_RETURN_IF_ERROR(
       AppendKv(append, shape.kv.format, longest_run_, stream));
 
@@ -184,7 +183,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
   data.out = out;
   data.kv = batch_.kv;
   data.pages = pages;
-  data.window = window;
+  data.window = layer.window;
   if (!batch_.decode.empty()) {
     data.segments =
         reinterpret_cast<const AttentionSegment*>(uploaded + at.decode);

@@ -28,7 +28,6 @@ class BatchAttention {
     AttentionDevice device;
     // Share of its positions whose V a single new token reads (1: all).
     float sparsity = 1;
-    RotaryTable rotary;
     // Both outlive this; the ring brings GpuSpace::AttentionUpload() at a time.
     UploadRing* ring = nullptr;
     // Device memory at a multiple of 16 bytes, WorkspaceBytes() of it, that
@@ -36,6 +35,12 @@ class BatchAttention {
     void* workspace = nullptr;
     size_t workspace_bytes = 0;
     cudaStream_t stream = nullptr;
+  };
+  // What layers differ in: positions that a token sees, 0 for all, and how they
+  // are rotated.
+  struct Layer {
+    int32_t window = 0;
+    RotaryTable rotary;
   };
   // Fails with the errors of PlanPrefill.
   static absl::StatusOr<BatchAttention> Create(const Options& options);
@@ -51,10 +56,9 @@ class BatchAttention {
   // Attends segments [first, first + count), once for each: turns their rows
   // of q in place and writes their K and V to the pages. `qkv`: float [rows, q
   // + 2 kv], before positions are applied; `out`: [rows, q] in the shape's
-  // dtype. `window`: positions that a token sees, 0 for all. Errors as of
-  // FillAttentionInputs and of launches.
+  // dtype. Errors as of FillAttentionInputs and of launches.
   absl::Status Attend(const BatchView& batch, int32_t first, int32_t count,
-                      int32_t window, float* qkv, void* out);
+                      const Layer& layer, float* qkv, void* out);
 
   // Returns what Attend of all segments uploads, of any layer, for a batch of
   // one new token each whose pages lie in one arena; empty if that takes
@@ -76,7 +80,7 @@ class BatchAttention {
   // Returns how many segments from `first` on can be uploaded at a time.
   int32_t Together(const BatchView& batch, int32_t first, int32_t count) const;
   absl::Status AttendPart(const BatchView& batch, int32_t first, int32_t count,
-                          int32_t window, float* qkv, void* out);
+                          const Layer& layer, float* qkv, void* out);
   absl::Status AttendDecode(const AttentionData& data);
   // Prepares what is to be uploaded of these segments, in content_.
   absl::StatusOr<Places> Prepare(const BatchView& batch, int32_t first,

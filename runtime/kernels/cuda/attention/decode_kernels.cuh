@@ -105,6 +105,40 @@ __device__ __forceinline__ void CombineWarps(const DecodeArgs& args,
   }
 }
 
+// Adds ALiBi's distances to a page's scores, if there are any: of a tile, and
+// of the lane's position.
+template <typename Tile>
+__device__ __forceinline__ void AddDistances(const AttentionArgs& args,
+                                             const DecodeBlock& block, int page,
+                                             int lane, float (&s)[1][4][4]) {
+  if (args.alibi_heads == 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float slope = AlibiSlope(args, block.first_head + lane / 4 + 8 * h);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int e = 2 * h; e < 2 * h + 2; ++e) {
+        const int position =
+            page * kPageTokens + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
+        s[0][n][e] += slope * static_cast<float>(position + 1 - block.end);
+      }
+    }
+  }
+}
+template <int kRows>
+__device__ __forceinline__ void AddDistances(const AttentionArgs& args,
+                                             const DecodeBlock& block, int page,
+                                             int lane, float (&s)[kRows]) {
+  if (args.alibi_heads == 0) return;
+  const int distance = page * kPageTokens + lane + 1 - block.end;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    s[r] +=
+        AlibiSlope(args, block.first_head + r) * static_cast<float>(distance);
+  }
+}
+
 // Calls visit(page, stage) for each of a warp's pages of a split, with the next
 // ones on their way to shared memory; page counts from the sequence's first.
 template <KvFormat kFormat, typename Visit>
@@ -199,6 +233,8 @@ __global__ void __launch_bounds__(kDecodeThreads, 2)
           float s[1][4][4];
           Tile::Scores(stage, layout, queries, Tile::kRows * Tile::kQueryStride,
                        lane, s);
+          CapScores(args.common.cap, s);
+          AddDistances<Tile>(args.common, block, page, lane, s);
           if (!whole) {
 #pragma unroll
             for (int n = 0; n < 4; ++n) {
@@ -265,6 +301,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
           float s[1][4][4];
           Tile::Scores(stage, layout, queries, Tile::kRows * Tile::kQueryStride,
                        lane, s);
+          CapScores(args.common.cap, s);
+          AddDistances<Tile>(args.common, block, page, lane, s);
 #pragma unroll
           for (int n = 0; n < 4; ++n) {
 #pragma unroll
@@ -334,6 +372,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
     const int last = min(kPageTokens, block.end - page * kPageTokens);
     float s[kRows];
     tile.Scores(at, layout, queries, stride, lane, s);
+    CapScores(args.common.cap, s);
+    AddDistances(args.common, block, page, lane, s);
     if (lane < first || lane >= last) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) s[r] = -INFINITY;
@@ -381,6 +421,8 @@ __global__ void __launch_bounds__(kDecodeThreads)
     FmaTile<kFormat, kRows, 1>::Scores(
         head + static_cast<int64_t>(__ldg(table + page)) * layout.page_bytes,
         layout, queries, FmaQueryStride(layout.head_dim), lane, s);
+    CapScores(args.common.cap, s);
+    AddDistances(args.common, block, page, lane, s);
     const int position = page * kPageTokens + lane;
     if (position < block.begin || position >= block.end) continue;
 #pragma unroll

@@ -164,6 +164,28 @@ __global__ void __launch_bounds__(kPrefillThreads)
       Tile::Scores(stage, layout,
                    queries + warp * Tile::kRows * Tile::kQueryStride, 0, lane,
                    s);
+      CapScores(common.cap, s);
+      if (common.alibi_heads > 0) {
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int row =
+                min(warp_row + 16 * m + 8 * h + lane / 4, block.last_row);
+            const float slope = AlibiSlope(common, block.Head(common, row));
+            const int end = block.End(common, row);
+#pragma unroll
+            for (int n = 0; n < 4; ++n) {
+#pragma unroll
+              for (int e = 2 * h; e < 2 * h + 2; ++e) {
+                const int at =
+                    position + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
+                s[m][n][e] += slope * static_cast<float>(at + 1 - end);
+              }
+            }
+          }
+        }
+      }
       // Registers are scarce: what few pages need is not kept.
       if (position + kPageTokens > all_end ||
           position < PrefillBlock::BeginBefore(common, warp_end)) {
@@ -276,8 +298,14 @@ __global__ void __launch_bounds__(kPrefillThreads)
     const int position = page * kPageTokens + lane;
     float s[kRows];
     tile.Scores(at, layout, queries, stride, lane, s);
+    CapScores(common.cap, s);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
+      if (common.alibi_heads > 0) {
+        const int head = block.Head(common, min(warp_row + r, block.last_row));
+        s[r] += AlibiSlope(common, head) *
+                static_cast<float>(position + 1 - end[r]);
+      }
       if (position < begin[r] || position >= end[r]) s[r] = -INFINITY;
     }
     tile.Add(at, layout, max(0, begin[0] - page * kPageTokens),
