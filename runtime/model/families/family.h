@@ -50,6 +50,7 @@ struct Family {
   TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
 };
 
+const Family& GemmaFamily();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
