@@ -54,6 +54,7 @@ const Family& GemmaFamily();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
+const Family& OlmoFamily();
 const Family& OptFamily();
 const Family& Phi3Family();
 const Family& Qwen2Family();
