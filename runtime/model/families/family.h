@@ -59,6 +59,7 @@ const Family& OptFamily();
 const Family& Phi3Family();
 const Family& Qwen2Family();
 const Family& Qwen3Family();
+const Family& Smollm3Family();
 const Family& StablelmFamily();
 const Family& Starcoder2Family();
 
