@@ -51,6 +51,7 @@ struct Family {
 };
 
 const Family& GemmaFamily();
+const Family& Glm4Family();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
