@@ -50,6 +50,7 @@ struct Family {
   TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
 };
 
+const Family& CohereFamily();
 const Family& GemmaFamily();
 const Family& Glm4Family();
 const Family& GraniteFamily();
