@@ -54,6 +54,7 @@ const Family& CohereFamily();
 const Family& GemmaFamily();
 const Family& Glm4Family();
 const Family& GptNeoxFamily();
+const Family& GptjFamily();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
