@@ -53,6 +53,7 @@ struct Family {
 const Family& CohereFamily();
 const Family& GemmaFamily();
 const Family& Glm4Family();
+const Family& Gpt2Family();
 const Family& GptNeoxFamily();
 const Family& GptjFamily();
 const Family& GraniteFamily();
