@@ -51,6 +51,7 @@ struct Family {
 };
 
 const Family& CohereFamily();
+const Family& FalconFamily();
 const Family& GemmaFamily();
 const Family& Glm4Family();
 const Family& Gpt2Family();
