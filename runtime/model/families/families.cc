@@ -21,11 +21,11 @@ namespace {
 
 const std::vector<const Family*>& Families() {
   static const auto* const kFamilies = new std::vector<const Family*>{
-      &CohereFamily(),   &FalconFamily(),     &GemmaFamily(), &Glm4Family(),
-      &Gpt2Family(),     &GptNeoxFamily(),    &GptjFamily(),  &GraniteFamily(),
-      &LlamaFamily(),    &MistralFamily(),    &OlmoFamily(),  &OptFamily(),
-      &Phi3Family(),     &Qwen2Family(),      &Qwen3Family(), &Smollm3Family(),
-      &StablelmFamily(), &Starcoder2Family(),
+      &BloomFamily(),   &CohereFamily(),   &FalconFamily(),     &GemmaFamily(),
+      &Glm4Family(),    &Gpt2Family(),     &GptNeoxFamily(),    &GptjFamily(),
+      &GraniteFamily(), &LlamaFamily(),    &MistralFamily(),    &OlmoFamily(),
+      &OptFamily(),     &Phi3Family(),     &Qwen2Family(),      &Qwen3Family(),
+      &Smollm3Family(), &StablelmFamily(), &Starcoder2Family(),
   };
   return *kFamilies;
 }

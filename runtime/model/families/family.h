@@ -50,6 +50,7 @@ struct Family {
   TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
 };
 
+const Family& BloomFamily();
 const Family& CohereFamily();
 const Family& FalconFamily();
 const Family& GemmaFamily();
