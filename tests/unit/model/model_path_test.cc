@@ -90,22 +90,23 @@ TEST(ModelPathTest, KnowsNamesOfTheHub) {
 
 TEST(ModelPathTest, AFamilyThatIsNotSupportedIsSaidByItsName) {
   for (const char* name :
-       {"Qwen/Qwen1.5-0.5B", "google/gemma-2-2b-it", "microsoft/phi-2",
+       {"Qwen/Qwen1.5-0.5B", "google/gemma-3n-E2B-it", "microsoft/phi-2",
         "mistralai/Mixtral-8x7B-v0.1", "deepseek-ai/DeepSeek-V3"}) {
     EXPECT_THAT(Opening(name), AllOf(HasSubstr("which Sluice does not run"),
-                                     HasSubstr("llama, mistral, opt")));
+                                     HasSubstr("llama, mistral, olmo2")));
   }
   for (const char* name :
        {"Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-0.6B",
         "microsoft/Phi-3-mini-4k-instruct", "mistralai/Mistral-7B-v0.3",
-        "facebook/opt-125m", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+        "facebook/opt-125m", "google/gemma-2-2b-it", "EleutherAI/pythia-70m",
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "org/graphical"}) {
     EXPECT_THAT(Opening(name), HasSubstr("hf download"));
   }
   // What lies in the cache is known better.
   HubCache cache;
-  const auto there = cache.Add("models--google--gemma-2-2b-it", "0123abc");
-  EXPECT_THAT(Opening("google/gemma-2-2b-it"), HasSubstr(there.string()));
+  const auto there = cache.Add("models--google--gemma-3n-E2B-it", "0123abc");
+  EXPECT_THAT(Opening("google/gemma-3n-E2B-it"), HasSubstr(there.string()));
 }
 
 TEST(ModelPathTest, ADirectoryWithNothingButAGgufIsSaidToBeThat) {
