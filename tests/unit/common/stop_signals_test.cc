@@ -6,6 +6,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -66,6 +69,43 @@ TEST(StopSignalsTest, APipeIsNotWaitedForOnceTheProgramIsToStop) {
   while (write(to.get(), page.data(), page.size()) > 0) {
   }
   EXPECT_TRUE(absl::IsCancelled(signals.WaitToWrite(to.get())));
+}
+
+// Whether a thread of this process blocks the signal.
+bool Blocks(const std::filesystem::path& task, int number) {
+  std::ifstream status(task / "status");
+  std::string word;
+  while (status >> word) {
+    uint64_t mask;
+    if (word == "SigBlk:" && status >> std::hex >> mask)
+      return (mask >> (number - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// A thread that does not block SIGCHLD takes it from a supervisor that waits
+// for it, which then does not learn that its child has ended.
+TEST(StopSignalsTest, SignalsOfOthersAreLeftToThoseWhoWaitForThem) {
+  StopSignals signals({.time = absl::InfiniteDuration()});
+  // A thread begins with all signals blocked; it is past that once it calls.
+  absl::Notification asked;
+  const StopSignals::Watch watch(&signals, [&] { asked.Notify(); });
+  Send(SIGTERM);
+  asked.WaitForNotification();
+  sigset_t waited_for, before;
+  sigemptyset(&waited_for);
+  sigaddset(&waited_for, SIGCHLD);
+  sigaddset(&waited_for, SIGUSR1);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &waited_for, &before), 0);
+  int threads = 0;
+  for (const auto& task :
+       std::filesystem::directory_iterator("/proc/self/task")) {
+    ++threads;
+    EXPECT_TRUE(Blocks(task.path(), SIGCHLD)) << task.path();
+    EXPECT_TRUE(Blocks(task.path(), SIGUSR1)) << task.path();
+  }
+  EXPECT_GE(threads, 2);
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, &before, nullptr), 0);
 }
 
 TEST(StopSignalsDeathTest, ASignalThatNobodyWatchesForEndsTheProcess) {
