@@ -716,6 +716,13 @@ TEST(MembershipSimulationTest, APlanThatLoadsIsEndedForOneThatIsToGo) {
   ExpectRuns(3452, /*operated=*/true);
 }
 
+// These failed once, too, of 10,000, on the way to the code that passes all.
+TEST(MembershipSimulationTest, OtherSchedulesThatFailedOnce) {
+  for (const uint64_t seed :
+       {1626, 1959, 2256, 2746, 3201, 3549, 6193, 9567, 9866})
+    ExpectRuns(seed);
+}
+
 // SLUICE_SIMULATIONS=FROM:COUNT runs others, SLUICE_SIMULATIONS=SEED one with
 // its log.
 void ExpectAllRun(uint64_t count, bool operated) {
