@@ -20,8 +20,8 @@ LLAMA = os.path.join(harness.MODELS, "llama-kjv")
 MACHINE = ("--host-memory", "512MiB", "--threads", "1")
 FLAGS = (*MACHINE, "--dtype", "float32", "--gbs", "4")
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# No machine is so busy that an end takes so long.
-DEADLINE = 60 * harness.SLOW
+# No machine is so busy that an end takes so long; shorter than a worker's --leave-timeout.
+DEADLINE = 20 * harness.SLOW
 
 
 def option(name, default):

@@ -314,9 +314,11 @@ absl::Status Supervisor::Run() {
   const FileDescriptor events(
       signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!events.open()) return Internal("signalfd: ", strerror(errno));
-  while (AnyLeft()) {
+  while (true) {
     if (signals_.stopped()) End();
     StartDue();
+    // Asked to end before any was started, there is nothing to wait for.
+    if (!AnyLeft()) break;
     std::vector<pollfd> polled = {{events.get(), POLLIN, 0},
                                   {ending_ ? -1 : signals_.fd(), POLLIN, 0}};
     for (const Child& child : children_) {
