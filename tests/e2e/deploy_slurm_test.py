@@ -67,7 +67,7 @@ class BatchJob:
 
 def test_a_job_outlives_its_time_limit_and_a_node_and_answers_as_in_one_process(directory):
     support.need("sbatch", "slurmctld", "slurmd", "munged", "openssl")
-    lines = harness.mixed_requests(240, max_tokens=96)
+    lines = harness.mixed_requests(1000, max_tokens=96)
     harness.write_lines(os.path.join(directory, "in.jsonl"), lines)
     with SlurmCluster(directory) as slurm:
         job = BatchJob(slurm, directory, "--tls")
