@@ -1,6 +1,5 @@
 #include "runtime/model/model_path.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -9,10 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
 #include "common/status_macros.h"
-#include "common/text/text.h"
 #include "runtime/model/families/family.h"
 
 namespace sluice {
@@ -20,34 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kCachePrefix[] = "models--";
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string FirstBytes(const fs::path& path, size_t count) {
   std::string bytes(count, '\0');
   std::ifstream file(path, std::ios::binary);
   file.read(bytes.data(), static_cast<std::streamsize>(count));
   bytes.resize(static_cast<size_t>(file.gcount()));
   return bytes;
-}
-
-// Whether `text` is two plain words and a slash, as "meta-llama/Llama-3.1-8B".
-bool LooksLikeHubId(const std::string& text) {
-  const std::vector<std::string> parts = absl::StrSplit(text, '/');
-  if (parts.size() != 2) return false;
-  for (const std::string& part : parts) {
-    if (part.empty() || part.size() > 96 || part[0] == '.') return false;
-    for (const char c : part) {
-      if (!absl::ascii_isalnum(c) && c != '-' && c != '_' && c != '.') {
-        return false;
-      }
-    }
-  }
-  return true;
 }
 
 // Families that have their name in the names of their models, and are not
@@ -91,50 +65,31 @@ std::string GgufIn(const fs::path& dir) {
   return first;
 }
 
-// The snapshot of a folder "models--org--name" that refs/main names, or else
-// the newest that has a config.json.
-std::optional<fs::path> Snapshot(const fs::path& folder) {
-  std::error_code error;
-  const std::string main(
-      absl::StripAsciiWhitespace(FirstBytes(folder / "refs" / "main", 64)));
-  const fs::path named = folder / "snapshots" / main;
-  if (!main.empty() && fs::exists(named / "config.json", error)) return named;
-  std::optional<fs::path> newest;
-  fs::file_time_type newest_time;
-  for (const auto& entry :
-       fs::directory_iterator(folder / "snapshots", error)) {
-    std::error_code ignored;
-    if (!fs::exists(entry.path() / "config.json", ignored)) continue;
-    const fs::file_time_type time = fs::last_write_time(entry.path(), ignored);
-    if (newest && time <= newest_time) continue;
-    newest = entry.path();
-    newest_time = time;
-  }
-  return newest;
+absl::Status NoSuchDirectory(const std::string& name) {
+  return NotFound(name, ": no such directory; ", kModelDirMustHold);
 }
 
-absl::Status NoSuchModel(const std::string& name) {
-  const std::string message = absl::StrCat(name, ": no such directory; ");
-  if (!LooksLikeHubId(name)) {
-    return NotFound(message, kModelDirMustHold);
+// The error for a name that may be meant for the Hub's, but cannot be.
+absl::Status NoHubName(const std::string& name) {
+  const size_t at = name.find('@');
+  const auto id = ParseHubName(name.substr(0, at));
+  if (at == std::string::npos || !id || !absl::StrContains(id->id, '/')) {
+    return NoSuchDirectory(name);
   }
-  const std::string folder =
-      absl::StrCat(kCachePrefix, absl::StrReplaceAll(name, {{"/", "--"}}));
-  for (const fs::path& cache : HubCaches()) {
-    if (const auto snapshot = Snapshot(cache / folder)) {
-      return NotFound(message, "the Hugging Face model of that name is in ",
-                      snapshot->string(), ": give that path");
-    }
+  return InvalidArgument(
+      name, ": no such directory, and what follows the @ is no revision of ",
+      id->id, ": give a branch, a tag or a commit's 40 digits");
+}
+
+// Whether the snapshot's model is still being downloaded, or its download was
+// cut.
+bool HasPartialFiles(const fs::path& snapshot) {
+  std::error_code error;
+  const fs::path blobs = snapshot.parent_path().parent_path() / "blobs";
+  for (const auto& entry : fs::directory_iterator(blobs, error)) {
+    if (entry.path().extension() == ".incomplete") return true;
   }
-  if (const std::string family = OtherFamily(name); !family.empty()) {
-    return Unimplemented(message, "by its name it is a ", family,
-                         " model, which Sluice does not run: it runs ",
-                         absl::StrJoin(KnownModelTypes(), ", "), " models");
-  }
-  return NotFound(message,
-                  "if this is a model of the Hugging Face Hub, get it with `hf "
-                  "download ",
-                  name, " --local-dir DIR`, and give DIR");
+  return false;
 }
 
 absl::Status OfFile(const fs::path& path) {
@@ -173,14 +128,43 @@ const char kModelDirMustHold[] =
     "a model directory holds config.json, tokenizer files and "
     "model.safetensors (or its shards and model.safetensors.index.json)";
 
+absl::StatusOr<fs::path> FindModel(const std::string& name, ModelFiles files) {
+  std::error_code error;
+  // A link to nothing is no name of the Hub's either.
+  if (fs::exists(fs::symlink_status(name, error))) return fs::path(name);
+  const std::optional<HubName> hub = ParseHubName(name);
+  if (!hub) return NoHubName(name);
+  const fs::path cache = HubCacheDir();
+  if (!IsCached(cache, hub->id)) {
+    if (!absl::StrContains(hub->id, '/')) return NoSuchDirectory(name);
+    if (const std::string family = OtherFamily(hub->id); !family.empty()) {
+      return Unimplemented(name, ": no such directory; by its name it is a ",
+                           family,
+                           " model, which Sluice does not run: it runs ",
+                           absl::StrJoin(KnownModelTypes(), ", "), " models");
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(fs::path snapshot, FindSnapshot(cache, *hub));
+  const absl::Status whole = CheckWhole(snapshot, files);
+  if (whole.ok()) return snapshot;
+  if (!absl::IsNotFound(whole)) return Annotate(whole, name);
+  return NotFound(name, ": the snapshot in the Hugging Face cache (",
+                  snapshot.string(), ") ", whole.message(),
+                  HasPartialFiles(snapshot)
+                      ? "; its download goes on, or was cut: go on with `"
+                      : ": get the rest with `",
+                  hub->DownloadCommand(), "`");
+}
+
 absl::Status NotAModelDir(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return NoSuchModel(path.string());
+  if (!fs::exists(status)) return NoSuchDirectory(path.string());
   if (!fs::is_directory(status)) return OfFile(path);
-  if (const auto snapshot = Snapshot(path)) {
+  if (const auto snapshot = AnySnapshot(path)) {
     return NotFound(path.string(), ": a folder of the Hugging Face cache; ",
-                    "give the snapshot: ", snapshot->string());
+                    "give the model's name, ", ModelName(*snapshot),
+                    ", or a snapshot: ", snapshot->string());
   }
   const std::string missing =
       absl::StrCat((path / "config.json").string(), ": no such file; ");
@@ -191,35 +175,6 @@ absl::Status NotAModelDir(const fs::path& path) {
                     kModelDirMustHold);
   }
   return NotFound(missing, kModelDirMustHold);
-}
-
-std::string ModelName(const fs::path& model_dir) {
-  fs::path path = fs::absolute(model_dir).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  const fs::path folder = path.parent_path().parent_path().filename();
-  std::string name = path.filename().string();
-  if (path.parent_path().filename() == "snapshots" &&
-      absl::StartsWith(folder.string(), kCachePrefix)) {
-    name = folder.string().substr(sizeof(kCachePrefix) - 1);
-    // Names of organizations do not have two dashes.
-    const size_t dashes = name.find("--");
-    if (dashes != std::string::npos) name.replace(dashes, 2, "/");
-  }
-  return EscapeInvalidUtf8(name);
-}
-
-std::vector<fs::path> HubCaches() {
-  std::vector<fs::path> caches;
-  const auto add = [&](const std::string& root, const char* below) {
-    std::error_code error;
-    const fs::path path = fs::path(root) / below;
-    if (!root.empty() && fs::is_directory(path, error)) caches.push_back(path);
-  };
-  add(Environment("HF_HUB_CACHE"), "");
-  add(Environment("HF_HOME"), "hub");
-  add(Environment("XDG_CACHE_HOME"), "huggingface/hub");
-  add(Environment("HOME"), ".cache/huggingface/hub");
-  return caches;
 }
 
 }  // namespace sluice

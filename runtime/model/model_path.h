@@ -2,27 +2,29 @@
 
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/model/hub_cache.h"
 
 namespace sluice {
 
 // The description of a model directory's files, for messages.
 extern const char kModelDirMustHold[];
 
+// Returns the directory of the model that a user named, for all that take one:
+// `name` itself, if there is such a path, or else the snapshot of "org/name" or
+// "org/name@revision" in HubCacheDir(), of which `files` must be there. Nothing
+// is ever downloaded. kNotFound says what is missing and the command that gets
+// it, kUnimplemented that Sluice runs no models of that name, kInvalidArgument
+// that a revision has no valid name.
+absl::StatusOr<std::filesystem::path> FindModel(const std::string& name,
+                                                ModelFiles files);
+
 // Returns the reason why `path` is no model directory, and the remedy: it may
-// be a file (GGUF, a shard, config.json), the name of a model on the Hugging
-// Face Hub (which may lie in its cache), a folder of that cache, or nothing at
-// all. REQUIRES: `path` is no directory, or has no config.json.
+// be a file (GGUF, a shard, config.json), a model's folder in the Hugging Face
+// cache, or nothing at all. REQUIRES: `path` is no directory, or has no
+// config.json.
 absl::Status NotAModelDir(const std::filesystem::path& path);
-
-// Returns the directory's name in UTF-8; for a snapshot in the Hub's cache,
-// which is named after a commit, the model's: "org/name".
-std::string ModelName(const std::filesystem::path& model_dir);
-
-// Returns the existing caches of the Hub's tools: HF_HUB_CACHE, HF_HOME/hub,
-// else the one in the user's cache.
-std::vector<std::filesystem::path> HubCaches();
 
 }  // namespace sluice
