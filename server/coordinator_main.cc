@@ -55,10 +55,9 @@ void AddFlags(CLI::App& app, Flags& f) {
   Coordinator::Options& options = c.options;
   c.plan = "on";
   c.replicas = "auto";
-  app.add_option("--model", c.model, "model directory (weights not needed)")
+  AddModel(&app, &c.model, " (weights not needed)")
       ->required()
       ->group(kMainGroup)
-      ->type_name("DIR")
       ->envname("SLUICE_MODEL");
   app.add_option("--state-dir", f.state_dir, "where jobs and results are kept")
       ->required()
@@ -199,7 +198,8 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
   }
   SLUICE_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(std::move(http)));
   SetBuildInfo(metrics->registry(), "none");
-  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options, f.coordinator.Read());
+  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
+                          f.coordinator.Read(ModelFiles::kWeightsIfAny));
   options.state_dir = f.state_dir;
   options.input_root = f.input_root;
   options.guard = access.guard.get();

@@ -28,6 +28,7 @@
 #include "proto/call_guard.h"
 #include "runtime/memory/host_memory.h"
 #include "runtime/model/model_dir.h"
+#include "runtime/model/model_path.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_cache.h"
 #include "server/flags/checks.h"
@@ -123,12 +124,10 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(Utf8Text())
       ->group(kMainGroup);
   f.model_option =
-      app.add_option("--model", f.model,
-                     "model directory, with weights; default: what is needed "
-                     "of the cluster's model is fetched from the coordinator "
-                     "or other workers")
+      AddModel(&app, &f.model, ", with weights",
+               "; default: what is needed of the cluster's model is fetched "
+               "from the coordinator or other workers")
           ->group(kMainGroup)
-          ->type_name("DIR")
           ->envname("SLUICE_MODEL");
   app.add_option("--host", f.host,
                  "address to listen on, for other workers and metrics")
@@ -306,11 +305,17 @@ class Measuring {
 
 // Reads the flags of the model, or of the cache for one.
 absl::Status ReadModel(const Flags& f, Worker::Options* options) {
-  options->model_dir = f.model;
   if (!f.model.empty()) {
     if (!f.cache_dir.empty() || !f.cache_space.empty()) {
       return absl::InvalidArgumentError(
           "--cache-dir and --cache-space are for workers without --model");
+    }
+    SLUICE_ASSIGN_OR_RETURN(
+        options->model_dir,
+        FindModel(f.model, options->dummy_weights ? ModelFiles::kConfig
+                                                  : ModelFiles::kWeights));
+    if (options->model_dir != f.model) {
+      LogInfo("--model ", f.model, ": ", options->model_dir.string());
     }
     return ModelDir::Open(options->model_dir).status();
   }

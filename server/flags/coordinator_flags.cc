@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
@@ -103,15 +104,21 @@ CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {
       "on, instead of sharing it by need");
 }
 
-absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read() const {
+absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read(
+    ModelFiles files) const {
   if (model.empty()) {
     return absl::InvalidArgumentError(
-        "--model is empty; give a model's directory");
+        "--model is empty; give a model's directory, or its name in the "
+        "Hugging Face cache");
   }
   Coordinator::Options read = options;
-  read.model_dir = model;
   SLUICE_ASSIGN_OR_RETURN(read.dtype, ParseDTypeChoice(dtype));
   read.dummy_weights = load_format == "dummy";
+  SLUICE_ASSIGN_OR_RETURN(
+      read.model_dir,
+      FindModel(model, read.dummy_weights ? ModelFiles::kConfig : files));
+  if (read.model_dir != model)
+    LogInfo("--model ", model, ": ", read.model_dir.string());
   read.plan_jobs = plan == "on";
   read.split = split == "balanced" ? Split::kBalanced : Split::kEven;
   read.generation_config = generation_config == "auto";

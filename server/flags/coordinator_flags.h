@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/coordinator.h"
+#include "runtime/model/model_path.h"
 
 namespace sluice {
 
@@ -31,8 +32,9 @@ struct CoordinatorFlags {
   CLI::Option* AddReserveKv(CLI::App* app);
 
   // Returns `options` with the other flags' values. kInvalidArgument for a
-  // value out of its range.
-  absl::StatusOr<Coordinator::Options> Read() const;
+  // value out of its range; the errors of FindModel for a model of which
+  // `files` (with random weights: config.json) are not there.
+  absl::StatusOr<Coordinator::Options> Read(ModelFiles files) const;
 };
 
 }  // namespace sluice

@@ -30,8 +30,7 @@ constexpr Foreign kForeign[] = {
      "leave it out: `sluice run --workers N` splits in one process, "
      "sluice-coordinator and sluice-worker over machines"},
     {"--download-dir",
-     "models are not downloaded: `hf download ID --local-dir DIR`, then "
-     "--model DIR"},
+     "models are not downloaded: `hf download ID` does, then --model ID"},
     {"--enable-chunked-prefill",
      "prompts are cut by --max-step-tokens in any case; leave it out"},
     {"--enable-lora", "adapters are not supported: merge them into the model"},
@@ -57,8 +56,8 @@ constexpr Foreign kForeign[] = {
      "sluice-coordinator"},
     {"--max-num-batched-tokens", "here that is --max-step-tokens"},
     {"--revision",
-     "--model is a directory: give that of the revision (`hf download ID "
-     "--revision R --local-dir DIR`)"},
+     "here that is --model ID@REVISION, of the Hugging Face cache (`hf "
+     "download ID --revision REVISION` gets it)"},
     {"--swap-space", kTiers},
     {"--tensor-parallel-size",
      "here that is --tensor-parallel, of `sluice run` and of sluice-worker"},

@@ -1,5 +1,6 @@
 #include "server/flags/shared_flags.h"
 
+#include "absl/strings/str_cat.h"
 #include "server/flags/checks.h"
 
 namespace sluice {
@@ -67,6 +68,17 @@ CLI::Option* AddMetricsPort(CLI::App* app, int* port) {
       ->add_option("--metrics-port", *port, "Prometheus port; 0: any free one")
       ->check(WholeFrom(0, 65535))
       ->capture_default_str();
+}
+
+CLI::Option* AddModel(CLI::App* app, std::string* model,
+                      const std::string& which, const std::string& otherwise) {
+  return app
+      ->add_option("--model", *model,
+                   absl::StrCat("model directory", which,
+                                ", or org/name[@revision], a model in the "
+                                "Hugging Face cache",
+                                otherwise))
+      ->type_name("MODEL");
 }
 
 CLI::Option* AddPort(CLI::App* app, int* port) {

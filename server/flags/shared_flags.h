@@ -17,6 +17,10 @@ CLI::Option* AddDType(CLI::App* app, std::string* dtype);
 CLI::Option* AddLoadFormat(CLI::App* app, std::string* format);
 CLI::Option* AddLogLevel(CLI::App* app, std::string* level);
 CLI::Option* AddMetricsPort(CLI::App* app, int* port);
+// `which` and `otherwise` end what is said of the directory and of the flag.
+CLI::Option* AddModel(CLI::App* app, std::string* model,
+                      const std::string& which,
+                      const std::string& otherwise = "");
 CLI::Option* AddPort(CLI::App* app, int* port);
 CLI::Option* AddTensorParallel(CLI::App* app, std::string* ranks);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "common/text/text.h"
+#include "runtime/model/hub_cache.h"
 #include "server/flags/help_format.h"
 
 namespace sluice {
@@ -148,6 +149,7 @@ std::string WorkerStateName(v1::WorkerState state) {
 std::string ClusterToJson(const v1::ClusterState& state) {
   ordered_json json = {
       {"model", state.model()},
+      {"model_commit", ModelCommit(state.model_dir())},
       {"dtype", state.dtype()},
       {"state", state.state()},
       {"epoch", state.epoch()},
@@ -184,10 +186,13 @@ std::string ClusterToJson(const v1::ClusterState& state) {
 }
 
 std::string ClusterToText(const v1::ClusterState& state) {
+  const std::string commit = ModelCommit(state.model_dir());
   std::string text = absl::StrCat(
       Wrap(EscapeForTerminal(absl::StrCat(
-               "model ", state.model(), " (", state.num_layers(), " layers, ",
-               state.dtype(), "), plan ", state.epoch(), ": ", state.state())),
+               "model ", state.model(), " (",
+               commit.empty() ? "" : absl::StrCat("commit ", commit, ", "),
+               state.num_layers(), " layers, ", state.dtype(), "), plan ",
+               state.epoch(), ": ", state.state())),
            0, kIndent, kWidth),
       "\n");
   absl::StrAppendFormat(

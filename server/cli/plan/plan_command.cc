@@ -66,11 +66,10 @@ struct PlanFlags {
 
 void PlanFlags::AddTo(CLI::App* app) {
   Coordinator::Options& options = coordinator.options;
-  app->add_option("--model", coordinator.model,
-                  "model directory; its config.json is enough with --lengths")
+  AddModel(app, &coordinator.model,
+           " (its config.json is enough with --lengths)")
       ->required()
-      ->group(kMainGroup)
-      ->type_name("DIR");
+      ->group(kMainGroup);
   app->add_option("-i,--input", input, "the job's file: JSONL, or text")
       ->group(kMainGroup)
       ->type_name("FILE");
@@ -354,7 +353,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
                           TemporaryStateDir::Make(coordinator.signals));
   const Coordinator::Options& fixed = flags.coordinator.options;
   SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
-                          flags.coordinator.Read());
+                          flags.coordinator.Read(ModelFiles::kConfig));
   options.state_dir = c.state_dir->path();
   options.dummy_weights = true;  // only descriptions are read
   options.num_blocks = 0;        // set by the plan
@@ -470,9 +469,7 @@ absl::Status ShowFrontier(const PlanFlags& flags, const Case& c) {
   }
   return WriteOutputFile(
       flags.svg, "--svg",
-      FrontierSvg(absl::StrCat(std::filesystem::path(flags.coordinator.model)
-                                   .filename()
-                                   .string(),
+      FrontierSvg(absl::StrCat(c.coordinator->cluster_state().model(),
                                ": throughput over latency"),
                   points));
 }

@@ -37,11 +37,7 @@ void ClusterFlags::AddTo(CLI::App* app) {
 }
 
 void ClusterFlags::AddMain(CLI::App* app) {
-  app->add_option("--model", coordinator.model,
-                  "model directory in Hugging Face's layout")
-      ->required()
-      ->group(kMainGroup)
-      ->type_name("DIR");
+  AddModel(app, &coordinator.model, "")->required()->group(kMainGroup);
   app->add_option("--host-memory", options.machine.host_memory,
                   "hard budget over all workers, as 8GiB; default: 75 % of "
                   "what is free")
@@ -114,7 +110,8 @@ void ClusterFlags::AddBatching(CLI::App* app) {
 
 absl::StatusOr<LocalCluster::Options> ClusterFlags::Read() const {
   LocalCluster::Options read = options;
-  SLUICE_ASSIGN_OR_RETURN(read.coordinator, coordinator.Read());
+  SLUICE_ASSIGN_OR_RETURN(read.coordinator,
+                          coordinator.Read(ModelFiles::kWeights));
   // All workers exist from the start, so none is waited for.
   read.coordinator.timeouts.settle_time = absl::ZeroDuration();
   return read;

@@ -26,7 +26,8 @@ MAY_INCLUDE = {
     "worker": ["worker/", "runtime/", "proto/", "common/"],
     "coordinator": ["coordinator/", "scheduler/", "proto/", "common/", "runtime/text/",
                     "runtime/model/"],
-    "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/"],
+    "server": ["server/", "coordinator/", "scheduler/", "proto/", "common/", "runtime/model/model_path.h",
+               "runtime/model/hub_cache.h"],
 }
 ROOMS = [*(room for room in MAY_INCLUDE if "/" not in room), "tests", "deploy"]
 

@@ -78,6 +78,20 @@ TEST(ClusterReportTest, StatesAreWordsAsThoseOfJobs) {
   }
 }
 
+TEST(ClusterReportTest, AModelOfTheHubHasItsCommitBesideItsName) {
+  v1::ClusterState state = State();
+  EXPECT_THAT(ClusterToText(state), HasSubstr("model llama (32 layers, "));
+  EXPECT_EQ(nlohmann::json::parse(ClusterToJson(state))["model_commit"], "");
+  state.set_model("org/name");
+  state.set_model_dir(
+      "/hub/models--org--name/snapshots/"
+      "0123456789abcdef0123456789abcdef01234567");
+  EXPECT_THAT(ClusterToText(state),
+              HasSubstr("model org/name (commit 0123456789ab, 32 layers, "));
+  EXPECT_EQ(nlohmann::json::parse(ClusterToJson(state))["model_commit"],
+            "0123456789ab");
+}
+
 TEST(ClusterReportTest, WorkersStandBelowTheirPipelines) {
   v1::ClusterState state = State();
   for (int p = 0; p < 2; ++p) {
