@@ -52,6 +52,7 @@ std::optional<std::filesystem::path> AnySnapshot(
 
 // What a model is needed for decides which of its files must be there.
 enum class ModelFiles {
+  kAnything,      // it is enough that there is a directory
   kConfig,        // weights are not read
   kWeightsIfAny,  // no weights are fine, a part of them is not
   kWeights,

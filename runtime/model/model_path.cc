@@ -145,15 +145,30 @@ absl::StatusOr<fs::path> FindModel(const std::string& name, ModelFiles files) {
     }
   }
   SLUICE_ASSIGN_OR_RETURN(fs::path snapshot, FindSnapshot(cache, *hub));
-  const absl::Status whole = CheckWhole(snapshot, files);
+  const absl::Status whole = CheckSnapshot(snapshot, *hub, files);
   if (whole.ok()) return snapshot;
   if (!absl::IsNotFound(whole)) return Annotate(whole, name);
   return NotFound(name, ": the snapshot in the Hugging Face cache (",
-                  snapshot.string(), ") ", whole.message(),
+                  snapshot.string(), ") ", whole.message());
+}
+
+absl::Status CheckSnapshot(const fs::path& snapshot, const HubName& name,
+                           ModelFiles files) {
+  const absl::Status whole = CheckWhole(snapshot, files);
+  if (!absl::IsNotFound(whole)) return whole;
+  return NotFound(whole.message(),
                   HasPartialFiles(snapshot)
                       ? "; its download goes on, or was cut: go on with `"
                       : ": get the rest with `",
-                  hub->DownloadCommand(), "`");
+                  name.DownloadCommand(), "`");
+}
+
+std::vector<std::string> RunnableModelTypes() {
+  std::vector<std::string> types;
+  for (const absl::string_view type : KnownModelTypes()) {
+    types.emplace_back(type.data(), type.size());
+  }
+  return types;
 }
 
 absl::Status NotAModelDir(const fs::path& path) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,6 +21,14 @@ extern const char kModelDirMustHold[];
 // that a revision has no valid name.
 absl::StatusOr<std::filesystem::path> FindModel(const std::string& name,
                                                 ModelFiles files);
+
+// Does CheckWhole of a snapshot; kNotFound ends with the command that gets what
+// is missing.
+absl::Status CheckSnapshot(const std::filesystem::path& snapshot,
+                           const HubName& name, ModelFiles files);
+
+// Returns the values of config.json's model_type that run, in order.
+std::vector<std::string> RunnableModelTypes();
 
 // Returns the reason why `path` is no model directory, and the remedy: it may
 // be a file (GGUF, a shard, config.json), a model's folder in the Hugging Face

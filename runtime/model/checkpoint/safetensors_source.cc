@@ -136,6 +136,11 @@ class FloatWriter {
   char half_ = 0;
 };
 
+// Whether tensors of this dtype are read.
+bool IsFloat(absl::string_view dtype) {
+  return dtype == "F32" || dtype == "BF16" || dtype == "F16";
+}
+
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -399,6 +404,18 @@ bool SafetensorsSource::Has(const std::string& name) const {
   return FindName(name).file != nullptr;
 }
 
+std::optional<int64_t> SafetensorsSource::Parameters() const {
+  int64_t parameters = 0;
+  for (const auto& [name, location] : tensors_) {
+    const SafetensorsEntry& entry = *location.entry;
+    if (entry.dtype == "I64" || entry.dtype == "BOOL") continue;
+    if (!IsFloat(entry.dtype)) return std::nullopt;
+    parameters += static_cast<int64_t>(entry.end - entry.begin) /
+                  SafetensorsElementBytes(entry.dtype);
+  }
+  return parameters;
+}
+
 absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
     const TensorRef& ref) const {
   Location location = FindName(ref.name);
@@ -422,7 +439,7 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
             : absl::StrCat(", though it is named there in ", named->second));
   }
   const SafetensorsEntry& entry = *location.entry;
-  if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") {
+  if (!IsFloat(entry.dtype)) {
     return InvalidArgument(location.file->path, ": ", ref.name, " has dtype ",
                            entry.dtype, "; F32, F16 and BF16 are supported");
   }

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,10 @@ class SafetensorsSource final : public TensorSource {
   // Returns `spec`, untied if the checkpoint has both tensors of a tied pair
   // and these differ: as in transformers, both are meant then.
   absl::StatusOr<DecoderSpec> UntieIfTwo(DecoderSpec spec) const;
+  // The number of elements of all tensors that count, but for indices and masks
+  // (I64, BOOL); nothing if some may be packed, as quantized ones are, so that
+  // elements are no parameters.
+  std::optional<int64_t> Parameters() const;
   struct FileInfo {
     std::string name;
     std::string path;

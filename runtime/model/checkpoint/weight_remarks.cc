@@ -3,6 +3,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 
 namespace sluice {
@@ -71,6 +72,14 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
         " in the model's files and not used, as config.json's model has none"));
   }
   return remarks;
+}
+
+absl::Status CheckTensors(const DecoderSpec& spec,
+                          const SafetensorsSource& source) {
+  for (const TensorRef& tensor : AllTensors(spec)) {
+    SLUICE_RETURN_IF_ERROR(source.Check(tensor));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/decoder_spec.h"
 
@@ -13,5 +14,10 @@ namespace sluice {
 // taken as 0, and biases that the model's description has no use for.
 std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
                                        const SafetensorsSource& source);
+
+// Checks that the weights have all tensors that the description needs, in the
+// right form: the error of Check for the first that is not.
+absl::Status CheckTensors(const DecoderSpec& spec,
+                          const SafetensorsSource& source);
 
 }  // namespace sluice

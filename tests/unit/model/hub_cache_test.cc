@@ -311,7 +311,8 @@ TEST_F(HubCacheTest, AFamilyThatIsNotSupportedIsSaidByItsName) {
   for (const char* name :
        {"Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen3-0.6B",
         "microsoft/Phi-3-mini-4k-instruct", "mistralai/Mistral-7B-v0.3",
-        "facebook/opt-125m", "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
+        "facebook/opt-125m", "google/gemma-2-2b-it", "EleutherAI/pythia-70m",
+        "deepseek-ai/DeepSeek-R1-Distill-Llama-8B",
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "org/graphical"}) {
     EXPECT_THAT(Error(name), HasSubstr("hf download"));
   }

@@ -191,6 +191,19 @@ TEST(Safetensors, RowsMayLieInBlocksInPairsAndByColumns) {
               AllOf(HasSubstr("[12, 3]"), HasSubstr("[3, 12]")));
 }
 
+TEST(Safetensors, ParametersAreElementsThatAreNotPacked) {
+  TempDir dir;
+  std::vector<RawTensor> tensors = {
+      {"f32", "F32", {3, 2}, BytesOf<float>({1, 2, 3, 4, 5, 6})},
+      {"bf16", "BF16", {2}, BytesOf<uint16_t>({0x3F80, 0xC000})},
+      {"ids", "I64", {1}, BytesOf<int64_t>({7})}};
+  WriteFile(dir.path() / "model.safetensors", SafetensorsOf(tensors));
+  EXPECT_EQ((*SafetensorsSource::Open(dir.path()))->Parameters(), 8);
+  tensors.push_back({"packed", "I32", {1}, BytesOf<int32_t>({7})});
+  WriteFile(dir.path() / "model.safetensors", SafetensorsOf(tensors));
+  EXPECT_EQ((*SafetensorsSource::Open(dir.path()))->Parameters(), std::nullopt);
+}
+
 TEST(Safetensors, LargeTensorsAreReadInPieces) {
   TempDir dir;
   constexpr int64_t kRows = 700, kColumns = 1001;
