@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   sluice::AddPlanCommand(&app, &coordinator, &chosen);
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &signals, &chosen);
+  sluice::AddModelsCommand(&app, &chosen);
   sluice::AddDrainCommand(&app, &coordinator, &chosen);
   sluice::AddTokenCommand(&app, &chosen);
   sluice::AddHelpCommands(&app, &chosen);

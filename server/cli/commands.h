@@ -46,6 +46,7 @@ void AddSimulateCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                         Command* chosen);
 void AddScoreCommand(CLI::App* app, StopSignals* signals, Command* chosen);
 void AddProfileCommand(CLI::App* app, StopSignals* signals, Command* chosen);
+void AddModelsCommand(CLI::App* app, Command* chosen);
 // `help [COMMAND]` and `version`, which say what the flags do.
 void AddHelpCommands(CLI::App* app, Command* chosen);
 

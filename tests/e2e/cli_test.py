@@ -136,7 +136,7 @@ def test_help_fits_eighty_columns():
 
 
 COMMANDS = ("run", "score", "submit", "status", "watch", "results", "cancel", "delete", "list",
-            "cluster", "plan", "simulate", "profile")
+            "cluster", "plan", "simulate", "profile", "models")
 
 # Twins of flags that mean the same wherever they are, though each help says it in its own words.
 ONE_MEANING = {

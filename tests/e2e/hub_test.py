@@ -190,8 +190,8 @@ def test_what_is_missing_is_one_sentence_for_all_programs(directory):
                           f"`hf download {NAME} --revision v2`",
             f"{NAME}@../x": f"{NAME}@../x: no such directory, and what follows the @ is no "
                             f"revision of {NAME}: give a branch, a tag or a commit's 40 digits",
-            "google/gemma-2-2b": "google/gemma-2-2b: no such directory; by its name it is a gemma "
-                                 "model, which Sluice does not run: it runs granite, llama, ",
+            "google/gemma-3n-E2B": "google/gemma-3n-E2B: no such directory; by its name it is a "
+                                   "gemma model, which Sluice does not run: it runs bloom, ",
         }
         for model, message in said.items():
             for program, *args in commands:
@@ -203,6 +203,88 @@ def test_what_is_missing_is_one_sentence_for_all_programs(directory):
             error = refused(program, *args, "--model", NAME)
             assert (f"{NAME}: the snapshot in the Hugging Face cache ({hub.snapshot()}) has no "
                     f"config.json: get the rest with `hf download {NAME}`") in error, error
+
+
+def altered(hub, name, **config):
+    """Adds a model with other values in its config.json; returns the snapshot."""
+    snapshot = hub.add(LLAMA, name=name)
+    with open(os.path.join(snapshot, "config.json"), "r+") as f:
+        values = json.load(f)
+        f.seek(0)
+        f.truncate()
+        json.dump({**values, **config}, f)
+    return snapshot
+
+
+def remove(directory, *parts):
+    """Removes the files whose names have one of these parts."""
+    for file in os.listdir(directory):
+        if any(part in file for part in parts):
+            os.remove(os.path.join(directory, file))
+
+
+def test_models_says_what_runs_and_why_not(directory):
+    with cache(directory) as hub:
+        empty = harness.sluice("models").stdout
+        assert empty.startswith("These run:   bloom, cohere, cohere2, "), empty
+        assert f"No model is in the Hugging Face cache ({hub.path})" in " ".join(empty.split())
+        hub.add(LLAMA)
+        hub.ref("v1", COMMIT)
+        hub.add(LLAMA, commit=OTHER, revision=None)
+        altered(hub, "state-spaces/mamba-130m", model_type="mamba")
+        altered(hub, "org/awq", quantization_config={"quant_method": "awq"})
+        altered(hub, "org/wide", hidden_size=1234)
+        altered(hub, "org/wordpiece")
+        tokenizer = os.path.join(hub.snapshot(name="org/wordpiece"), "tokenizer.json")
+        with open(tokenizer, "w") as f:
+            json.dump({"model": {"type": "WordPiece", "vocab": {}}}, f)
+        remove(altered(hub, "org/cut"), "model-00002")
+        remove(altered(hub, "org/no-weights"), "safetensors")
+        pickled = altered(hub, "org/pickled")
+        remove(pickled, "safetensors")
+        open(os.path.join(pickled, "pytorch_model.bin"), "w").close()
+        remove(altered(hub, "org/no-tokenizer"), "token", "vocab", "merges")
+        os.makedirs(os.path.join(hub.folder("org/begun"), "blobs"))
+        found = json.loads(harness.sluice("models", "--json").stdout)
+        assert "llama" in found["model_types"] and found["cache"] == hub.path, found
+        runs = {(m["name"], m["commit"]) for m in found["models"] if m["runs"]}
+        assert runs == {(NAME, COMMIT), (NAME, OTHER)}, runs
+        reasons = {m["name"]: m["why_not"] for m in found["models"]}
+        for name, reason in {
+                "state-spaces/mamba-130m":
+                    'config.json: model_type "mamba" is not supported',
+                "org/awq": "config.json: quantization_config",
+                "org/wide": "but config.json asks for [2048, 1234]",
+                "org/wordpiece": "WordPiece",
+                "org/cut": "it has 2 of the 3 shards that model.safetensors.index.json names",
+                "org/no-weights": "it has no weights: get the rest with `hf download "
+                                  "org/no-weights`",
+                "org/pickled": "pytorch_model.bin is not read",
+                "org/no-tokenizer": "neither tokenizer.json nor",
+                "org/begun": "it has no snapshot: get it with `hf download org/begun`",
+                NAME: ""}.items():
+            assert reason in reasons.pop(name), (name, found["models"])
+        assert not reasons, reasons
+        assert directory not in "".join(m["why_not"] for m in found["models"]), found
+        model = next(m for m in found["models"] if m["commit"] == COMMIT and m["runs"])
+        size = sum(os.path.getsize(os.path.join(LLAMA, f)) for f in os.listdir(LLAMA))
+        assert (model["bytes"], model["revisions"]) == (size, ["main", "v1"]), model
+        assert (model["parameters"], model["layers"]) == (1451040, 6), model
+        table = harness.sluice("models").stdout
+        assert all(len(line) <= 80 for line in table.splitlines()), table
+        assert f"{NAME:20} main,v1      llama       1.45 M" in table, table
+        assert f"{NAME:20} {OTHER[:12]} llama" in table, table
+        for name in f"{NAME}@{OTHER}", hub.snapshot(OTHER), NAME, LLAMA:
+            one = json.loads(harness.sluice("models", name, "--json").stdout)
+            assert one["runs"] and one["parameters"] == 1451040, one
+            assert one["commit"] == {NAME: COMMIT, LLAMA: ""}.get(name, OTHER), one
+        text = harness.sluice("models", "org/cut").stdout
+        assert "no: it has 2 of the 3 shards" in " ".join(text.split()), text
+        for name, part in (("org/none", "get it with `hf download org/none`"),
+                           (directory, "config.json: no such file"),
+                           (os.path.join(LLAMA, "config.json"), "give the model's directory")):
+            done = harness.sluice("models", name, check=False)
+            assert done.returncode == 2 and part in done.stderr, done
 
 
 def test_a_download_that_was_cut_is_said_to_be(directory):

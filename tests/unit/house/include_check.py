@@ -111,6 +111,7 @@ CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 # Includes that a file may have besides its room's.
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
+    "server/local_models.cc": ["runtime/model/", "runtime/text/"],
     "worker/main.cc": ["server/flags/"],
 }
 

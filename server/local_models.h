@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace sluice {
+
+// A model on this machine, and whether it runs.
+struct LocalModel {
+  std::string name;                    // "org/name", or the directory's
+  std::string commit;                  // of a snapshot in the cache, else ""
+  std::vector<std::string> revisions;  // that are this commit
+  std::string dir;
+  std::string model_type;  // of config.json; "" if it does not say
+  std::string dtype;       // the next ones are of models that run
+  int32_t layers = 0;
+  int32_t positions = 0;  // of prompt and answer
+  int32_t vocabulary = 0;
+  std::optional<int64_t> parameters;  // nothing: not known
+  uint64_t bytes = 0;                 // of its files on disk
+  std::string why_not;                // "": it runs
+  std::vector<std::string> remarks;   // what to know though it runs
+
+  bool runs() const { return why_not.empty(); }
+};
+
+// Looks at the model that a user named (FindModel), of which all may be wrong
+// but its place: reads its descriptions, its tokenizer and the headers of its
+// weights, but no weights. The errors of FindModel.
+absl::StatusOr<LocalModel> ExamineModel(const std::string& name);
+
+struct LocalModels {
+  std::vector<std::string> model_types;  // that run
+  std::string cache;                     // the Hugging Face cache; "": nowhere
+  std::vector<LocalModel> models;        // in it, in order of name and commit
+};
+
+// Looks at all models of the Hugging Face cache.
+LocalModels ExamineCache();
+
+}  // namespace sluice
