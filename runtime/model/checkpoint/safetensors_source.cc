@@ -404,6 +404,23 @@ bool SafetensorsSource::Has(const std::string& name) const {
   return FindName(name).file != nullptr;
 }
 
+std::map<std::string, size_t> SafetensorsSource::PartsBesideText() const {
+  std::map<std::string, size_t> parts;
+  bool within = false;
+  for (const auto& [name, location] : tensors_) {
+    absl::string_view part = name;
+    absl::ConsumePrefix(&part, "model.");
+    part = part.substr(0, part.find('.'));
+    if (part == "language_model") {
+      within = true;
+    } else if (part != "lm_head") {
+      ++parts[std::string(part)];
+    }
+  }
+  if (!within) parts.clear();
+  return parts;
+}
+
 std::optional<int64_t> SafetensorsSource::Parameters() const {
   int64_t parameters = 0;
   for (const auto& [name, location] : tensors_) {

@@ -62,6 +62,9 @@ class SafetensorsSource final : public TensorSource {
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
+  // Of a model that takes more than text, the parts of its tensors' names that
+  // are not the text's ("vision_tower"), and how many tensors each has.
+  std::map<std::string, size_t> PartsBesideText() const;
   // Returns `spec`, untied if the checkpoint has both tensors of a tied pair
   // and these differ: as in transformers, both are meant then.
   absl::StatusOr<DecoderSpec> UntieIfTwo(DecoderSpec spec) const;

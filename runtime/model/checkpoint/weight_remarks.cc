@@ -1,8 +1,10 @@
 #include "runtime/model/checkpoint/weight_remarks.h"
 
+#include <map>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 
@@ -44,6 +46,18 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
         copies == 1 ? "1 tensor is" : absl::StrCat(copies, " tensors are"),
         " in several of the model's files; what ", kShardIndexFile,
         " does not name is left out, as ", copy));
+  }
+  const std::map<std::string, size_t> beside = source.PartsBesideText();
+  if (!beside.empty()) {
+    size_t tensors = 0;
+    for (const auto& [part, count] : beside) tensors += count;
+    remarks.push_back(
+        absl::StrCat("the model's text runs; its other parts are left out (",
+                     absl::StrJoin(beside, ", ",
+                                   [](std::string* out, const auto& part) {
+                                     absl::StrAppend(out, part.first);
+                                   }),
+                     ": ", tensors, " tensors)"));
   }
   std::set<std::string> used;
   std::vector<std::string> missing;

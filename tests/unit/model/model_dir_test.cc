@@ -205,6 +205,20 @@ TEST(ModelDir, TiedEmbeddingsThatDifferAreNotTied) {
   EXPECT_FALSE(tied({embedding, Matrix("lm_head.weight", {1, 2, 3, 5})}));
 }
 
+TEST(ModelDir, WhatIsLeftOutOfAModelForImagesIsSaid) {
+  const std::filesystem::path models =
+      std::filesystem::path(TestsDir()) / "golden" / "models";
+  const auto model = ModelDir::Open(models / "gemma3-images");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT((*model)->Remarks(),
+              ::testing::ElementsAre(::testing::AllOf(
+                  HasSubstr("the model's text runs"),
+                  HasSubstr("(multi_modal_projector, vision_tower: "))));
+  const auto text = ModelDir::Open(models / "gemma3-base");
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT((*text)->Remarks(), ::testing::IsEmpty());
+}
+
 TEST(ModelDir, EveryGoldenModelHasAllItsTensors) {
   const std::filesystem::path models =
       std::filesystem::path(TestsDir()) / "golden" / "models";
