@@ -81,22 +81,13 @@ struct Policy {
 // Sets the keys in `text`: "key=value" pairs separated by commas, blanks or
 // line ends ('#' begins a comment), or '@' and the name of a file of them.
 //
-//   gbs, num-microbatches, max-step-tokens, threads, tensor-parallel,
-//   slice-context   whole numbers
-//   w, c, h     weights, KV cache, activations: device/host/disk in per cent
-//               ("w=0/50/50"), or "auto"
-//   w.device, w.host, w.disk, and so on: one of the nine, 0 to 1
-//   compress-weights, compress-kv   none, int8 or int4
-//   attention-site   host or device
-//   sparsity         above 0, up to 1
-//   schedule         zigzag or row
-//   overlap, packing, slicing   on or off
-//   link-dtype       float32 or bfloat16
+//   w=0/50/50 c=auto h.disk=0.5 gbs=12 compress-kv=int4 overlap=off
 //
+// policy_keys.h has all keys and what may be their values.
 // kInvalidArgument names the key.
 absl::Status UpdatePolicy(absl::string_view text, Policy* policy);
 
-// "w 0/50/50 c auto ...": the keys of UpdatePolicy, without dtype.
+// "gbs=64 ... w=0/50/50 c=auto ...": all keys, as UpdatePolicy takes them.
 std::string PolicyText(const Policy& policy);
 
 // The format of the policy's KV cache.

@@ -10,6 +10,7 @@
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/policy.h"
+#include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
@@ -80,11 +81,8 @@ absl::Status CheckActivations(int32_t max_step_tokens, int32_t hidden) {
 
 // The part of a policy that answers depend on.
 std::string Formats(const Policy& policy) {
-  return absl::StrCat(
-      "compress-weights=", WeightFormatName(policy.compress_weights),
-      " compress-kv=", WeightFormatName(policy.compress_kv),
-      " sparsity=", policy.sparsity, " attention-site=",
-      policy.attention_site == AttentionSite::kHost ? "host" : "device");
+  return PolicyValues(policy,
+                      [](const PolicyKey& key) { return key.changes_answers; });
 }
 
 std::string PlanFormats(const Plan& plan) {
@@ -245,7 +243,7 @@ void Coordinator::KeepTokens() {
 std::string Coordinator::AnswerKey() const {
   return HexHash(absl::StrCat(
       BuildVersion(), "\n", fingerprint_, "\n", options_.dummy_weights, "\n",
-      DTypeName(policy_->dtype), "\n", DTypeName(policy_->link_dtype), "\n",
+      DTypeName(policy_->dtype), "\n",
       plans_.empty() ? Formats(*policy_) : PlanFormats(plans_.front())));
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
+#include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "coordinator/cluster/links/link_plan.h"
 #include "coordinator/cluster/stall.h"
@@ -525,10 +526,9 @@ Policy RunningPlan::StagePolicy(const std::optional<Plan>& plan,
   // The rest of the policy is not part of a plan.
   Policy policy = plan->stages[stage].policy;
   policy.dtype = options_.policy.dtype;
-  policy.sparsity = options_.policy.sparsity;
-  policy.schedule = options_.policy.schedule;
-  policy.overlap = options_.policy.overlap;
-  policy.packing = options_.policy.packing;
+  for (const PolicyKey& key : PolicyKeys()) {
+    if (key.plan == PlanRole::kAside) key.copy(options_.policy, &policy);
+  }
   return policy;
 }
 

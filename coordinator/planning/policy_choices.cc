@@ -2,9 +2,11 @@
 
 #include <fstream>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/strip.h"
+#include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "coordinator/planning/plan_json.h"
 
@@ -13,79 +15,64 @@ namespace {
 
 constexpr size_t kMaxPlanBytes = size_t{16} << 20;
 
-absl::Status UpdateAll(const std::vector<std::string>& texts, Policy* policy) {
-  for (const std::string& text : texts) {
-    SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, policy));
-  }
-  return absl::OkStatus();
-}
+// What texts make of the default policy, and the keys that they name.
+struct Named {
+  Policy policy;
+  std::set<absl::string_view> keys;
 
-// Two policies that differ in every field that a text may name: a field in
-// which they agree after the texts was set by them.
-std::pair<Policy, Policy> Opposites() {
-  Policy a;
-  Policy b;
-  a.gbs = 1, b.gbs = 2;
-  a.num_microbatches = 1, b.num_microbatches = 2;
-  a.max_step_tokens = 1, b.max_step_tokens = 2;
-  a.compute_threads = 1, b.compute_threads = 2;
-  a.ranks = 1, b.ranks = 2;
-  a.compress_weights = WeightFormat::kFull;
-  b.compress_weights = WeightFormat::kInt8;
-  a.compress_kv = WeightFormat::kFull;
-  b.compress_kv = WeightFormat::kInt8;
-  a.slicing = true, b.slicing = false;
-  a.slice_context = 1, b.slice_context = 2;
-  a.attention_site = AttentionSite::kHost;
-  b.attention_site = AttentionSite::kDevice;
-  return {a, b};
+  bool SharesOfTiers() const {
+    return !(policy.automatic_weights && policy.automatic_kv_cache &&
+             policy.automatic_activations);
+  }
+};
+
+absl::StatusOr<Named> ReadAll(const std::vector<std::string>& texts) {
+  Named named;
+  for (const std::string& text : texts) {
+    SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &named.policy, &named.keys));
+  }
+  return named;
 }
 
 }  // namespace
 
 absl::StatusOr<PolicyChoices> ChoicesLeftBy(
     const std::vector<std::string>& texts) {
-  auto [a, b] = Opposites();
-  SLUICE_RETURN_IF_ERROR(UpdateAll(texts, &a));
-  SLUICE_RETURN_IF_ERROR(UpdateAll(texts, &b));
-  if (!a.automatic_weights || !a.automatic_kv_cache ||
-      !a.automatic_activations) {
-    return absl::InvalidArgumentError(
-        "policy: shares of tiers (w, c, h) are what a plan decides; leave them "
-        "out, or don't plan");
+  SLUICE_ASSIGN_OR_RETURN(const Named named, ReadAll(texts));
+  const Policy& policy = named.policy;
+  if (named.SharesOfTiers()) {
+    return InvalidArgument(
+        "policy: shares of tiers (",
+        PolicyKeyNames(
+            [](const PolicyKey& key) { return key.plan == PlanRole::kShares; },
+            ", ", ", "),
+        ") are what a plan decides; leave them out, or don't plan");
   }
+  const auto has = [&](absl::string_view key) {
+    return named.keys.contains(key);
+  };
   PolicyChoices choices;
-  if (a.gbs == b.gbs) choices.gbs = {a.gbs};
-  if (a.num_microbatches == b.num_microbatches) {
-    choices.num_microbatches = {a.num_microbatches};
+  if (has("gbs")) choices.gbs = {policy.gbs};
+  if (has("num-microbatches")) {
+    choices.num_microbatches = {policy.num_microbatches};
   }
-  if (a.max_step_tokens == b.max_step_tokens) {
-    choices.max_step_tokens = {a.max_step_tokens};
-  }
-  if (a.compute_threads == b.compute_threads && a.compute_threads > 0) {
-    choices.threads = {a.compute_threads};
-  }
-  if (a.ranks == b.ranks && a.ranks > 0) choices.ranks = {a.ranks};
-  if (a.slicing == b.slicing) choices.slicing = a.slicing;
-  if (a.slice_context == b.slice_context) {
-    choices.slice_context = a.slice_context;
-  }
-  if (a.attention_site == b.attention_site) {
-    choices.attention_sites = {a.attention_site};
-  }
-  if (a.compress_weights == b.compress_weights) {
-    choices.weight_formats = {a.compress_weights};
-  }
-  if (a.compress_kv == b.compress_kv) choices.kv_formats = {a.compress_kv};
-  choices.link_dtype = a.link_dtype;
+  if (has("max-step-tokens"))
+    choices.max_step_tokens = {policy.max_step_tokens};
+  if (policy.compute_threads > 0) choices.threads = {policy.compute_threads};
+  if (policy.ranks > 0) choices.ranks = {policy.ranks};
+  if (has("slicing")) choices.slicing = policy.slicing;
+  if (has("slice-context")) choices.slice_context = policy.slice_context;
+  if (has("attention-site")) choices.attention_sites = {policy.attention_site};
+  // Without being named, these are not quantized, and not rounded.
+  choices.weight_formats = {policy.compress_weights};
+  choices.kv_formats = {policy.compress_kv};
+  choices.link_dtype = policy.link_dtype;
   return choices;
 }
 
 bool NamesFractions(const std::vector<std::string>& texts) {
-  Policy policy;
-  return UpdateAll(texts, &policy).ok() &&
-         !(policy.automatic_weights && policy.automatic_kv_cache &&
-           policy.automatic_activations);
+  const absl::StatusOr<Named> named = ReadAll(texts);
+  return named.ok() && named->SharesOfTiers();
 }
 
 absl::StatusOr<std::vector<Plan>> PlansNamedBy(

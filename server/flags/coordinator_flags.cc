@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
+#include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "scheduler/plan/split.h"
@@ -71,10 +72,11 @@ CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
   AddFormatAliases(app, &options.policy);
   return app->add_option(
       "--policy", options.policy,
-      "key=value pairs, or @FILE of them, which win over other flags; may be "
-      "repeated. Keys: gbs num-microbatches max-step-tokens threads w c h "
-      "compress-weights compress-kv attention-site sparsity schedule overlap "
-      "packing slicing slice-context link-dtype (see README.md)");
+      absl::StrCat(
+          "key=value pairs, or @FILE of them, which win over other flags; may "
+          "be repeated. Keys: ",
+          PolicyKeyNames([](const PolicyKey&) { return true; }, " ", " "),
+          " (see docs/memory.md)"));
 }
 
 CLI::Option* CoordinatorFlags::AddReplicas(CLI::App* app) {

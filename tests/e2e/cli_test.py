@@ -148,6 +148,31 @@ ONE_MEANING = {
     ).split()}
 
 
+def test_all_texts_name_all_keys_of_the_policy():
+    error = harness.sluice("run", "--model", LLAMA, "-i", "/dev/null", "-o", "/tmp/unused",
+                           "--host-memory", "1GiB", "--policy", "speed=1", check=False).stderr
+    keys = set(re.split(", | and ", error.split("; known are ")[1].strip()))
+    assert {"gbs", "w", "c", "h", "tensor-parallel", "link-dtype"} < keys, keys
+    # Plans are made for one value of these.
+    aside = {"schedule", "overlap", "packing", "sparsity"}
+    for program, expected in ((["sluice", "run"], keys), (["sluice", "score"], keys),
+                              (["sluice-coordinator"], keys), (["sluice", "plan"], keys - aside),
+                              (["sluice", "simulate"], keys - aside)):
+        text = subprocess.run([os.path.join(harness.BIN, program[0]), *program[1:], "--help"],
+                              capture_output=True, text=True, check=True).stdout
+        row = re.split(r"\n +--policy ", text)[1]
+        row = re.split(r"\n(?: *-|\n)", row)[0]
+        named = set(re.findall(r"[a-z-]+", row))
+        assert expected <= named, (program, expected - named)
+        assert not (keys - expected) & named, (program, row)
+    refused = harness.sluice("plan", "--model", LLAMA, "--lengths", "1:1:1", "--policy",
+                             "overlap=off", check=False).stderr
+    assert all(f"{key}=" in refused for key in aside), refused
+    with open(os.path.join(harness.TESTS, "..", "docs", "memory.md")) as f:
+        table = "".join(line for line in f if line.startswith("| `"))
+    assert not [key for key in keys if f"`{key}`" not in table]
+
+
 def flags_of(program, *command):
     """(flag, twin, what help says of it) of each flag."""
     text = subprocess.run([os.path.join(harness.BIN, program), *command, "--help"],

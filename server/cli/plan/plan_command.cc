@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/codec/profile_json.h"
+#include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/threads/clock.h"
@@ -63,6 +64,12 @@ struct PlanFlags {
 
   void AddTo(CLI::App* app);
 };
+
+// The names of the policy's keys that have this part in a plan.
+std::string KeysOf(PlanRole role) {
+  return PolicyKeyNames(
+      [role](const PolicyKey& key) { return key.plan == role; }, ", ", ", ");
+}
 
 void PlanFlags::AddTo(CLI::App* app) {
   Coordinator::Options& options = coordinator.options;
@@ -132,13 +139,13 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "get that do not say")
       ->check(CLI::IsMember({"auto", "none"}))
       ->capture_default_str();
-  app->add_option("--policy", options.policy,
-                  "key=value pairs that are not to be chosen (gbs, "
-                  "num-microbatches, max-step-tokens, threads, "
-                  "compress-weights, compress-kv, attention-site, slicing, "
-                  "slice-context); with shares "
-                  "of tiers (w, c, h) nothing is chosen, and what the policy "
-                  "would do is predicted");
+  app->add_option(
+      "--policy", options.policy,
+      absl::StrCat("key=value pairs that are not to be chosen (",
+                   KeysOf(PlanRole::kChosen), "); with shares of tiers (",
+                   KeysOf(PlanRole::kShares),
+                   ") nothing is chosen, and what the policy would do is "
+                   "predicted"));
   app->add_option("--gbs", options.gbs, "sequences in a micro-batch");
   coordinator.AddLinkDType(app);
   app->add_option("--num-microbatches", options.num_microbatches,
@@ -309,15 +316,17 @@ absl::Status CheckPolicy(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     SLUICE_RETURN_IF_ERROR(UpdatePolicy(text, &policy));
   }
-  const Policy plain;
-  if (policy.schedule == plain.schedule && policy.overlap == plain.overlap &&
-      policy.packing == plain.packing && policy.sparsity == plain.sparsity) {
+  const auto aside = [](const PolicyKey& key) {
+    return key.plan == PlanRole::kAside;
+  };
+  if (PolicyValues(policy, aside) == PolicyValues(Policy(), aside)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      "--policy: plans are made for schedule=zigzag, overlap=on, packing=on "
-      "and sparsity=1; leave these out, or give the shares of tiers (w, c, h) "
-      "beside them, for a prediction of that policy");
+  return InvalidArgument("--policy: plans are made for ",
+                         PolicyValues(Policy(), aside, ", ", " and "),
+                         "; leave these out, or give the shares of tiers (",
+                         KeysOf(PlanRole::kShares),
+                         ") beside them, for a prediction of that policy");
 }
 
 absl::StatusOr<Case> MakeCase(const PlanFlags& flags,

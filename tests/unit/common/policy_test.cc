@@ -5,13 +5,17 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/policy_keys.h"
 
 namespace sluice {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Policy Updated(const std::string& text, Policy policy = {}) {
@@ -118,6 +122,92 @@ TEST(PolicyTest, TheNineFractionsOneByOne) {
   EXPECT_EQ(policy.activations, (TierFractions{0.5, 0.5, 0}));
   // The first named share sets an automatic kind's other shares to 0.
   EXPECT_EQ(Updated("w.disk=1").weights, (TierFractions{0, 0, 1}));
+}
+
+// A value of each key that is not its default.
+const std::map<absl::string_view, std::string>& OtherValues() {
+  static const auto* const kValues =
+      new std::map<absl::string_view, std::string>{{"gbs", "3"},
+                                                   {"num-microbatches", "4"},
+                                                   {"max-step-tokens", "99"},
+                                                   {"threads", "2"},
+                                                   {"tensor-parallel", "2"},
+                                                   {"w", "0/50/50"},
+                                                   {"c", "0/50/50"},
+                                                   {"h", "0/50/50"},
+                                                   {"compress-weights", "int8"},
+                                                   {"compress-kv", "int4"},
+                                                   {"schedule", "row"},
+                                                   {"overlap", "off"},
+                                                   {"packing", "off"},
+                                                   {"sparsity", "0.125"},
+                                                   {"attention-site", "device"},
+                                                   {"slicing", "off"},
+                                                   {"slice-context", "4096"},
+                                                   {"link-dtype", "bfloat16"}};
+  return *kValues;
+}
+
+TEST(PolicyKeysTest, EachIsSetGotCopiedAndNamed) {
+  EXPECT_EQ(PolicyKeys().size(), OtherValues().size());
+  Policy all;
+  for (const PolicyKey& key : PolicyKeys()) {
+    const std::string& value = OtherValues().at(key.name);
+    std::set<absl::string_view> named;
+    Policy policy;
+    EXPECT_NE(key.get(policy), value) << key.name;
+    ASSERT_TRUE(
+        UpdatePolicy(absl::StrCat(key.name, "=", value), &policy, &named).ok());
+    EXPECT_EQ(key.get(policy), value) << key.name;
+    EXPECT_THAT(named, ElementsAre(key.name));
+    EXPECT_FALSE(policy == Policy()) << key.name;
+    // Nothing else is set or copied.
+    Policy copy;
+    key.copy(policy, &copy);
+    EXPECT_TRUE(copy == policy) << key.name;
+    key.copy(Policy(), &copy);
+    EXPECT_TRUE(copy == Policy()) << key.name;
+    key.copy(policy, &all);
+    EXPECT_THAT(PolicyText(policy),
+                HasSubstr(absl::StrCat(key.name, "=", value)));
+    ExpectRefused(
+        std::string(key.name.data(), key.name.size()),
+        absl::StrCat("expected key=value, of which the value is ", key.values));
+  }
+  EXPECT_TRUE(Updated(PolicyText(all)) == all) << PolicyText(all);
+}
+
+TEST(PolicyKeysTest, AnErrorNamesThemAll) {
+  Policy policy;
+  const std::string error(UpdatePolicy("speed=1", &policy).message());
+  for (const PolicyKey& key : PolicyKeys()) {
+    EXPECT_THAT(error, testing::ContainsRegex(
+                           absl::StrCat("[ ,]", key.name, "(,| and |$)")));
+  }
+  EXPECT_THAT(error, testing::EndsWith("slice-context and link-dtype"));
+}
+
+TEST(PolicyKeysTest, SharesOfATierAreTheirKinds) {
+  std::set<absl::string_view> named;
+  Policy policy;
+  ASSERT_TRUE(UpdatePolicy("c.disk=1 w=auto", &policy, &named).ok());
+  EXPECT_THAT(named, ElementsAre("c", "w"));
+  EXPECT_EQ(FindPolicyKey("h.host")->name, "h");
+  EXPECT_EQ(FindPolicyKey("gbs.host"), nullptr);
+  EXPECT_EQ(FindPolicyKey("hh"), nullptr);
+}
+
+TEST(PolicyKeysTest, WhatAnswersDependOn) {
+  EXPECT_EQ(
+      PolicyKeyNames([](const PolicyKey& key) { return key.changes_answers; },
+                     " ", " "),
+      "compress-weights compress-kv sparsity attention-site link-dtype");
+  EXPECT_EQ(
+      PolicyValues(
+          Policy(),
+          [](const PolicyKey& key) { return key.plan == PlanRole::kAside; },
+          ", ", " and "),
+      "schedule=zigzag, overlap=on, packing=on and sparsity=1");
 }
 
 TEST(PolicyTest, AFileWithComments) {

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
+#include "common/policy_keys.h"
 #include "coordinator/planning/plan_json.h"
 
 namespace sluice {
@@ -27,6 +30,28 @@ TEST(PolicyChoicesTest, WhatIsNamedIsFixedAndNothingElse) {
   EXPECT_THAT(choices->attention_sites, ElementsAre(AttentionSite::kHost));
   EXPECT_THAT(choices->weight_formats, ElementsAre(WeightFormat::kInt4));
   EXPECT_THAT(choices->kv_formats, ElementsAre(WeightFormat::kFull));
+}
+
+bool Same(const PolicyChoices& x, const PolicyChoices& y) {
+  const auto all = [](const PolicyChoices& c) {
+    return std::tie(c.gbs, c.num_microbatches, c.num_blocks, c.max_step_tokens,
+                    c.threads, c.ranks, c.attention_sites, c.slicing,
+                    c.slice_context, c.weight_formats, c.kv_formats,
+                    c.link_dtype);
+  };
+  return all(x) == all(y);
+}
+
+TEST(PolicyChoicesTest, EachKeyThatAPlanHasCanBeFixed) {
+  const PolicyChoices free = *ChoicesLeftBy({});
+  for (const PolicyKey& key : PolicyKeys()) {
+    bool fixed = false;
+    for (const char* value : {"2", "int8", "on", "device", "bfloat16", "row"}) {
+      const auto choices = ChoicesLeftBy({absl::StrCat(key.name, "=", value)});
+      if (choices.ok() && !Same(*choices, free)) fixed = true;
+    }
+    EXPECT_EQ(fixed, key.plan == PlanRole::kChosen) << key.name;
+  }
 }
 
 TEST(PolicyChoicesTest, FormatsAreNeverLeftToIt) {
