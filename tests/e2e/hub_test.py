@@ -231,7 +231,7 @@ def test_models_says_what_runs_and_why_not(directory):
         hub.add(LLAMA)
         hub.ref("v1", COMMIT)
         hub.add(LLAMA, commit=OTHER, revision=None)
-        altered(hub, "state-spaces/mamba-130m", model_type="mamba")
+        altered(hub, "org/mamba", model_type="mamba")
         altered(hub, "org/awq", quantization_config={"quant_method": "awq"})
         altered(hub, "org/wide", hidden_size=1234)
         altered(hub, "org/wordpiece")
@@ -251,7 +251,7 @@ def test_models_says_what_runs_and_why_not(directory):
         assert runs == {(NAME, COMMIT), (NAME, OTHER)}, runs
         reasons = {m["name"]: m["why_not"] for m in found["models"]}
         for name, reason in {
-                "state-spaces/mamba-130m":
+                "org/mamba":
                     'config.json: model_type "mamba" is not supported',
                 "org/awq": "config.json: quantization_config",
                 "org/wide": "but config.json asks for [2048, 1234]",
