@@ -128,6 +128,8 @@ class Browser:
     def resize(self, width, height):
         self.devtools("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
                       mobile=False)
+        # What observes sizes is told so in the next frame.
+        self.run("return new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def colors(self, scheme):
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
