@@ -102,7 +102,7 @@ DecoderSpec RandomModel(Random& random) {
   // Sections of the head are a MiB at least.
   if (random.Chance(0.1)) spec.vocab_size = random.Any(9000, 20000);
   spec.head_dim = head_dim;
-  RotarySpec& rotary = spec.rotaries.emplace_back();
+  RotarySpec& rotary = spec.rotaries.front();
   rotary.dim = head_dim;
   rotary.inv_freq.assign(head_dim / 2, 0.5F);
   if (random.Chance(0.2)) spec.qkv_bias = true;

@@ -89,7 +89,7 @@ Case RandomCase(uint32_t seed) {
   c.spec = LlamaSpec(any(2, 6), 64 * any(2, 6), heads, kv_heads,
                      32 * any(4, 30), any(1000, 8000));
   c.spec.head_dim = 32 * any(1, 2);
-  RotarySpec& rotary = c.spec.rotaries.emplace_back();
+  RotarySpec& rotary = c.spec.rotaries.front();
   rotary.dim = c.spec.head_dim;
   rotary.inv_freq.assign(c.spec.head_dim / 2, 0.5F);
   PlanRequest& request = c.request;
