@@ -42,7 +42,7 @@ struct SequenceAdmission {
   SequenceId sequence;
   int32_t prompt_tokens = 0;  // original prompt; later tokens count as
                               // generated, also when replayed after a failure
-  int32_t max_tokens = 0;     // positions that it may reach, in all
+  int32_t max_positions = 0;  // positions that it may reach, in all
   SamplingParams sampling;
 };
 

@@ -63,7 +63,7 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
     v1::SequenceAdmission* a = out->add_admit();
     a->set_sequence(admission.sequence.value());
     a->set_prompt_tokens(admission.prompt_tokens);
-    a->set_max_tokens(admission.max_tokens);
+    a->set_max_positions(admission.max_positions);
     ToProto(admission.sampling, a->mutable_sampling());
   }
   for (const MicroBatch& batch : plan.micro_batches) {
@@ -96,15 +96,15 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   for (int64_t id : in.release()) plan.release.emplace_back(id);
   plan.admit.reserve(in.admit_size());
   for (const v1::SequenceAdmission& a : in.admit()) {
-    if (a.prompt_tokens() < 0 || a.max_tokens() <= 0) {
+    if (a.prompt_tokens() < 0 || a.max_positions() <= 0) {
       return InvalidArgument("step plan: sequence ", a.sequence(),
                              " admitted with prompt_tokens ", a.prompt_tokens(),
-                             " and max_tokens ", a.max_tokens());
+                             " and max_positions ", a.max_positions());
     }
     SequenceAdmission& admission = plan.admit.emplace_back();
     admission.sequence = SequenceId(a.sequence());
     admission.prompt_tokens = a.prompt_tokens();
-    admission.max_tokens = a.max_tokens();
+    admission.max_positions = a.max_positions();
     SLUICE_ASSIGN_OR_RETURN(admission.sampling, FromProto(a.sampling()));
   }
   plan.micro_batches.reserve(in.micro_batches_size());

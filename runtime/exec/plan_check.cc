@@ -48,17 +48,18 @@ SegmentRows::SegmentRows(const MicroBatch& batch, bool packing) {
 
 absl::Status CheckAdmission(const SequenceAdmission& admission,
                             const PlanLimits& limits) {
-  if (admission.max_tokens < 1 || admission.max_tokens > limits.max_model_len) {
-    return SequenceError(admission.sequence, "max_tokens of ",
-                         admission.max_tokens,
+  if (admission.max_positions < 1 ||
+      admission.max_positions > limits.max_model_len) {
+    return SequenceError(admission.sequence, "max_positions of ",
+                         admission.max_positions,
                          " is not between 1 and this stage's ",
                          limits.max_model_len, " positions per sequence");
   }
   if (admission.prompt_tokens < 0 ||
-      admission.prompt_tokens > admission.max_tokens) {
+      admission.prompt_tokens > admission.max_positions) {
     return SequenceError(admission.sequence, "prompt_tokens of ",
                          admission.prompt_tokens,
-                         " is not between 0 and max_tokens");
+                         " is not between 0 and max_positions");
   }
   if (admission.sampling.logprobs < -1 ||
       admission.sampling.logprobs > kMaxTopLogprobs) {

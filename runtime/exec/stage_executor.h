@@ -30,7 +30,7 @@ class StageExecutor {
 
   // The pages that sequences may take in all, of page_tokens() positions. n
   // positions of a sequence take ceil(n / page_tokens) pages: with kv_by_need()
-  // those computed so far, else its max_tokens from its admission on (see
+  // those computed so far, else its max_positions from its admission on (see
   // PageTables).
   virtual int64_t kv_pages() const = 0;
   virtual bool kv_by_need() const = 0;

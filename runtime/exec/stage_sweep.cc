@@ -88,7 +88,7 @@ absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
                                options_.max_sequences, " sequences already");
     }
     SLUICE_RETURN_IF_ERROR(
-        tables_.Admit(admission.sequence, admission.max_tokens));
+        tables_.Admit(admission.sequence, admission.max_positions));
     if (last_) parts_.head->Admit(admission);
   }
   work_.Begin(inputs);

@@ -30,11 +30,11 @@ int64_t PageTables::num_used() const {
   return used;
 }
 
-absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
+absl::Status PageTables::Admit(SequenceId id, int32_t max_positions) {
   if (tables_.contains(id)) {
     return InvalidArgument("sequence ", id.value(), " is admitted already");
   }
-  const int64_t count = PagesOf(max_tokens);
+  const int64_t count = PagesOf(max_positions);
   // The fastest tier if none has room: its error is as good as another's.
   size_t best = 0;
   double min = 2;
@@ -52,10 +52,10 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_tokens) {
   }
   SequencePages table;
   table.tier = static_cast<Tier>(best);
-  table.capacity = max_tokens;
+  table.capacity = max_positions;
   table.pages.reserve(static_cast<size_t>(count));
   const auto name = [&] {
-    return absl::StrCat("sequence ", id.value(), " of ", max_tokens,
+    return absl::StrCat("sequence ", id.value(), " of ", max_positions,
                         " positions");
   };
   if (!by_need_) {

@@ -32,7 +32,7 @@ struct SequencePages {
 // need: none at admission, and one more whenever the next position has none.
 // Sequences at different positions then need the average of their sizes, not
 // the sum of the greatest ones (FlexGen, appendix A.2.1: the diagonal block
-// schedule). Otherwise a sequence takes at admission all that `max_tokens`
+// schedule). Otherwise a sequence takes at admission all that `max_positions`
 // positions need, and keeps them:
 // * With several tiers it can't change tiers later: room in another one would
 //   be of no use to a sequence whose own tier has filled up meanwhile.
@@ -52,8 +52,8 @@ class PageTables {
 
   // Returns the pages that callers may count on, wherever they lie: if taken by
   // need, each sequence gets its page as long as the positions of all need no
-  // more; else each finds room within one tier as long as the `max_tokens` of
-  // all sequences admitted need no more. These are all pages if there is one
+  // more; else each finds room within one tier as long as the `max_positions`
+  // of all sequences admitted need no more. These are all pages if there is one
   // tier, and about a sequence's fewer for each further one.
   int64_t num_pages() const { return num_pages_; }
   // Returns the number of pages taken by sequences.
@@ -63,12 +63,12 @@ class PageTables {
   }
 
   // Makes an empty table if pages are taken by need; else takes pages for
-  // `max_tokens` positions in the tier that then is the least full of those
+  // `max_positions` positions in the tier that then is the least full of those
   // with room, so that the tiers' shares of the sequences follow their shares
   // of the pages. kInvalidArgument if the sequence is known already;
-  // kResourceExhausted if `max_tokens` positions need more pages than there
+  // kResourceExhausted if `max_positions` positions need more pages than there
   // are, or, unless by need, than are left.
-  absl::Status Admit(SequenceId id, int32_t max_tokens);
+  absl::Status Admit(SequenceId id, int32_t max_positions);
   // Takes the pages that the first `positions` positions lack.
   // REQUIRES: positions <= table->capacity, and the table is one of these.
   // kResourceExhausted if too few are left; the table is then as it was.

@@ -12,8 +12,8 @@ namespace sluice {
 namespace {
 
 // The rate at which the lengths of ended sequences are forgotten, and the
-// weight of the assumption, to begin with, that all run on to max_tokens: those
-// that end early are seen first.
+// weight of the assumption, to begin with, that all run on to max_positions:
+// those that end early are seen first.
 constexpr double kLengthsForgotten = 1.0 / 64;
 constexpr double kLengthsAssumed = 4;
 
@@ -68,8 +68,8 @@ StepScheduler::StepScheduler(const Options& options) : options_(options) {
   }
 }
 
-int64_t StepScheduler::PagesFor(int32_t max_tokens) const {
-  return CeilDiv(max_tokens, options_.page_tokens);
+int64_t StepScheduler::PagesFor(int32_t max_positions) const {
+  return CeilDiv(max_positions, options_.page_tokens);
 }
 
 int64_t StepScheduler::Claim(const Block& block) const {
@@ -83,16 +83,17 @@ int64_t StepScheduler::pages_reserved() const {
   return pages;
 }
 
-bool StepScheduler::Fits(int32_t max_tokens) const {
-  return PagesFor(max_tokens) <= options_.kv_pages;
+bool StepScheduler::Fits(int32_t max_positions) const {
+  return PagesFor(max_positions) <= options_.kv_pages;
 }
 
 void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
-                            int32_t max_tokens, int64_t logit_biases) {
+                            int32_t max_positions, int64_t logit_biases) {
   assert(!waiting_index_.contains(id) && !running_.contains(id));
-  assert(known_tokens >= 1 && known_tokens <= max_tokens && Fits(max_tokens));
+  assert(known_tokens >= 1 && known_tokens <= max_positions &&
+         Fits(max_positions));
   waiting_index_[id] = waiting_.insert(
-      waiting_.end(), {id, known_tokens, max_tokens, logit_biases});
+      waiting_.end(), {id, known_tokens, max_positions, logit_biases});
 }
 
 std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
@@ -225,7 +226,7 @@ StepScheduler::StepDecision StepScheduler::Compose(
 bool StepScheduler::AwaitsFinish(const Block& block) {
   for (const std::vector<Running>& micro_batch : block.micro_batches) {
     for (const Running& sequence : micro_batch) {
-      if (sequence.cached_tokens >= sequence.max_tokens) return true;
+      if (sequence.cached_tokens >= sequence.max_positions) return true;
     }
   }
   return false;
@@ -305,7 +306,7 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
     const int32_t planned = left[best].Fit(0, head.known_tokens);
     UsageProfile::Use use;
     if (options_.reserve == Reserve::kMaximum) {
-      const int64_t pages = PagesFor(head.max_tokens);
+      const int64_t pages = PagesFor(head.max_positions);
       if (!MayClaim(block, block.maximum_pages + pages)) return;
       block.maximum_pages += pages;
     } else {
@@ -325,7 +326,7 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
     left[best].Take(0, head.known_tokens);
     micro_batch.push_back({.id = head.id,
                            .known_tokens = head.known_tokens,
-                           .max_tokens = head.max_tokens,
+                           .max_positions = head.max_positions,
                            .admission = admissions_++,
                            .new_tokens = planned,
                            .use = use});
@@ -359,10 +360,11 @@ UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
   int64_t latest =
       rest == 0 ? 0 : CeilDiv(rest_ahead + rest, LeastPrefill(known, ahead));
   if (slices) ++latest;  // while its first token is on the way
-  return {.grows = now + soonest,
-          .end = now + latest + sequence.max_tokens - sequence.known_tokens + 1,
-          .known = sequence.known_tokens,
-          .max = sequence.max_tokens};
+  return {
+      .grows = now + soonest,
+      .end = now + latest + sequence.max_positions - sequence.known_tokens + 1,
+      .known = sequence.known_tokens,
+      .max = sequence.max_positions};
 }
 
 int64_t StepScheduler::LeastPrefill(int64_t known, int64_t ahead) const {
@@ -377,14 +379,14 @@ int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
   const double share = steps_allowed_ > 0 ? steps_run_ / steps_allowed_ : 1;
   return sequence.known_tokens +
          static_cast<int32_t>(share *
-                              (sequence.max_tokens - sequence.known_tokens));
+                              (sequence.max_positions - sequence.known_tokens));
 }
 
 bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit) const {
   if (!options_.refill) return false;
   const double pages = static_cast<double>(options_.kv_pages);
   // A block is full at once if as many as it takes fit even at their maximum.
-  if (static_cast<double>(block_limit * PagesFor(sequence.max_tokens)) *
+  if (static_cast<double>(block_limit * PagesFor(sequence.max_positions)) *
           options_.num_blocks <=
       pages) {
     return false;
@@ -517,7 +519,7 @@ void StepScheduler::Release(Block& block, const Running& sequence) {
     block.profile.Remove(sequence.use);
     LearnFrom(sequence);
   } else {
-    block.maximum_pages -= PagesFor(sequence.max_tokens);
+    block.maximum_pages -= PagesFor(sequence.max_positions);
   }
   pending_release_.push_back(sequence.id);
 }

@@ -47,9 +47,9 @@ namespace sluice {
 //   a block admits only when it is empty, and then all that it may hold.
 // * A running sequence never lacks a page. What a block claims is, with
 //   Reserve::kProfile, the most pages that its sequences hold in any coming
-//   step of the block, if all run on to max_tokens; with kMaximum, the sum of
-//   what each needs for max_tokens. A sequence is admitted only if the claims
-//   of all blocks together stay within kv_pages. (The proof is below.)
+//   step of the block, if all run on to max_positions; with kMaximum, the sum
+//   of what each needs for max_positions. A sequence is admitted only if the
+//   claims of all blocks together stay within kv_pages. (The proof is below.)
 // * With kProfile and `refill`, admissions are paced at first, see below.
 // * What a step admits has no more entries of logit_bias together than a plan
 //   has room for: who is next in line then comes with the next step.
@@ -75,7 +75,7 @@ namespace sluice {
 // admission. Blocks advance at unlike speeds, and one may wait while another
 // runs many steps: whatever the order, together they hold no more than the sum
 // of their claims. Ends are counted when they are sure: a sequence at
-// max_tokens holds its pages until Finish, and its block waits for that.
+// max_positions holds its pages until Finish, and its block waits for that.
 //
 // Pacing: the diagonal block schedule (FlexGen, appendix A.2.1). Sequences at
 // evenly spaced positions need the average of their sizes, those that began
@@ -87,16 +87,16 @@ namespace sluice {
 // ends will. Done only where it pays for the slower start: if the pages saved
 // by all sequences known (their greatest size less their average) are no fewer
 // than there are, about 2.5 times what fits at once for n = 4 s. How far
-// sequences get on their way to max_tokens is learned from those that ended.
+// sequences get on their way to max_positions is learned from those that ended.
 //
 // A decision costs O(sequences of the block + admissions), and with kProfile
-// O(greatest max_tokens) for each admission or attempt. Deterministic.
+// O(greatest max_positions) for each admission or attempt. Deterministic.
 // Thread-compatible.
 class StepScheduler {
  public:
   // The number that the page check of an admission goes by.
   enum class Reserve {
-    kMaximum,  // each sequence's pages for max_tokens
+    kMaximum,  // each sequence's pages for max_positions
     kProfile,  // the future of all: for stages that take pages by need
   };
 
@@ -147,16 +147,16 @@ class StepScheduler {
 
   // Puts a sequence at the end of the waiting queue. `known_tokens` are to be
   // prefilled (the prompt, on replay also what was generated). No position
-  // beyond `max_tokens` is ever planned: a sequence that has got there waits
+  // beyond `max_positions` is ever planned: a sequence that has got there waits
   // for its Finish, and its block with it.
   // `logit_biases` counts the entries of its logit_bias.
   // REQUIRES: `id` neither waits nor runs nor awaits its release;
-  // 1 <= known_tokens <= max_tokens; Fits(max_tokens).
-  void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_tokens,
+  // 1 <= known_tokens <= max_positions; Fits(max_positions).
+  void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_positions,
                int64_t logit_biases = 0);
 
   // Whether a sequence with so many positions could ever be admitted.
-  bool Fits(int32_t max_tokens) const;
+  bool Fits(int32_t max_positions) const;
 
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   // Returns up to `max` waiting sequences, the last ones, in their order.
@@ -213,14 +213,14 @@ class StepScheduler {
   struct Waiting {
     SequenceId id;
     int32_t known_tokens;
-    int32_t max_tokens;
+    int32_t max_positions;
     int64_t logit_biases;
   };
 
   struct Running {
     SequenceId id;
     int32_t known_tokens = 0;
-    int32_t max_tokens = 0;
+    int32_t max_positions = 0;
     int64_t admission = 0;      // ordinal
     int32_t cached_tokens = 0;  // behind it, of steps that came back
     int32_t flight_tokens = 0;  // in all steps in flight
@@ -251,7 +251,7 @@ class StepScheduler {
     std::vector<std::vector<Running>> micro_batches;  // in order of admission
     UsageProfile profile;
     int64_t sequences = 0;
-    int64_t maximum_pages = 0;  // of max_tokens of each
+    int64_t maximum_pages = 0;  // of max_positions of each
     double credit = 0;          // for admissions: pages x steps
     std::deque<Flight> flights;
     bool step_in_flight = false;  // one that is no slice
@@ -299,7 +299,7 @@ class StepScheduler {
 
   explicit StepScheduler(const Options& options);
 
-  int64_t PagesFor(int32_t max_tokens) const;
+  int64_t PagesFor(int32_t max_positions) const;
   int64_t Claim(const Block& block) const;
   // Whether a sequence has got to its maximum and was not finished.
   static bool AwaitsFinish(const Block& block);
@@ -343,7 +343,7 @@ class StepScheduler {
   int64_t admissions_ = 0;
   int64_t in_flight_ = 0;         // steps and slices of all blocks
   int64_t slices_in_flight_ = 0;  // of these
-  // The decode steps that ended sequences ran, and that max_tokens allowed,
+  // The decode steps that ended sequences ran, and that max_positions allowed,
   // newer sequences weighing more.
   double steps_run_ = 0;
   double steps_allowed_ = 0;

@@ -88,7 +88,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
   }
   for (const v1::SequenceAdmission& admission : plan.admit()) {
     Sequence sequence;
-    sequence.max_tokens = admission.max_tokens();
+    sequence.max_positions = admission.max_positions();
     sequence.seed = admission.sampling().seed();
     sequence.logprobs = admission.sampling().logprobs();
     if (!sequences_.emplace(admission.sequence(), sequence).second) {
@@ -112,7 +112,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       const auto it = sequences_.find(segment.sequence());
       if (it == sequences_.end() ||
           segment.start() != static_cast<int32_t>(it->second.tokens.size()) ||
-          segment.start() + segment.num_tokens() > it->second.max_tokens) {
+          segment.start() + segment.num_tokens() > it->second.max_positions) {
         violation(absl::StrCat("sequence ", segment.sequence(), " from ",
                                segment.start()));
         continue;
@@ -132,7 +132,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
   for (const auto& [id, sequence] : sequences_) {
     const int64_t positions = kv_by_need_
                                   ? static_cast<int64_t>(sequence.tokens.size())
-                                  : sequence.max_tokens;
+                                  : sequence.max_positions;
     pages += (positions + page_tokens_ - 1) / page_tokens_;
   }
   if (pages > kv_pages_) violation("takes more pages than there are");

@@ -48,7 +48,7 @@ class FakePipeline {
 
  private:
   struct Sequence {
-    int32_t max_tokens = 0;
+    int32_t max_positions = 0;
     uint64_t seed = 0;
     int32_t logprobs = -1;
     std::vector<int32_t> tokens;  // in the KV cache

@@ -121,7 +121,7 @@ TEST_F(WorkerServiceTest, CarriesTheLargestPlansAndResults) {
     SequenceAdmission& admission = plan.admit.emplace_back();
     admission.sequence = id;
     admission.prompt_tokens = 1;
-    admission.max_tokens = 9;
+    admission.max_positions = 9;
     const auto mine =
         std::min<int64_t>(biases, static_cast<int64_t>(kMaxLogitBiases));
     biases -= mine;

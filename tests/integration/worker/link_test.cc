@@ -192,7 +192,7 @@ TEST_P(LinkTest, PlansOfTenThousandSequences) {
     SequenceAdmission& admission = plan->admit.emplace_back();
     admission.sequence = SequenceId(i);
     admission.prompt_tokens = 1;
-    admission.max_tokens = 9;
+    admission.max_positions = 9;
     const auto mine =
         std::min<int64_t>(biases, static_cast<int64_t>(kMaxLogitBiases));
     admission.sampling.logit_bias.assign(static_cast<size_t>(mine),

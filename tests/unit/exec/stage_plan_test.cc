@@ -128,15 +128,15 @@ TEST_F(StagePlanTest, RefusesPlansThatDoNotFit) {
   invalid([](Plan& p) { p.admit.clear(); }, "not admitted");
   invalid([](Plan& p) { p.release = {SequenceId(5)}; }, "not known");
   invalid([](Plan& p) { p.admit.push_back(p.admit[0]); }, "admitted already");
-  invalid([](Plan& p) { p.admit[0].max_tokens = 0; }, "max_tokens");
-  invalid([](Plan& p) { p.admit[0].max_tokens = 65; }, "64 positions");
+  invalid([](Plan& p) { p.admit[0].max_positions = 0; }, "max_positions");
+  invalid([](Plan& p) { p.admit[0].max_positions = 65; }, "64 positions");
   invalid([](Plan& p) { p.admit[0].prompt_tokens = 11; }, "prompt_tokens");
   invalid([](Plan& p) { p.admit[0].prompt_tokens = -1; }, "prompt_tokens");
   invalid([](Plan& p) { p.micro_batches[0].segments[0].start = 1; },
           "starts at position 1");
   invalid(
       [](Plan& p) {
-        p.admit[0].max_tokens = 4, p.admit[0].prompt_tokens = 3,
+        p.admit[0].max_positions = 4, p.admit[0].prompt_tokens = 3,
         p.micro_batches[0].segments[0].num_tokens = 5;
       },
       "exceed the sequence's");

@@ -108,7 +108,7 @@ TEST(ConvertTest, StepPlanThereAndBack) {
   for (size_t i = 0; i < plan.admit.size(); ++i) {
     EXPECT_EQ(back->admit[i].sequence, plan.admit[i].sequence);
     EXPECT_EQ(back->admit[i].prompt_tokens, plan.admit[i].prompt_tokens);
-    EXPECT_EQ(back->admit[i].max_tokens, plan.admit[i].max_tokens);
+    EXPECT_EQ(back->admit[i].max_positions, plan.admit[i].max_positions);
     ExpectEqual(back->admit[i].sampling, plan.admit[i].sampling);
   }
   ASSERT_EQ(back->micro_batches.size(), plan.micro_batches.size());
@@ -149,7 +149,7 @@ TEST(ConvertTest, StepPlanRefused) {
   refused([](auto& m) { m.mutable_admit(0)->set_prompt_tokens(-1); },
           "prompt_tokens -1");
   refused([](auto& m) { m.mutable_admit(0)->set_max_tokens(0); },
-          "max_tokens 0");
+          "max_positions 0");
   refused(
       [](auto& m) {
         m.mutable_admit(1)->mutable_sampling()->add_logit_bias_token(1);

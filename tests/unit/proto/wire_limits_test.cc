@@ -25,7 +25,7 @@ constexpr int64_t kLargestId = std::numeric_limits<int64_t>::max();
 SequenceAdmission LargestAdmission(size_t logit_biases) {
   SequenceAdmission admission;
   admission.sequence = SequenceId(kLargestId);
-  admission.prompt_tokens = admission.max_tokens = kLargest;
+  admission.prompt_tokens = admission.max_positions = kLargest;
   SamplingParams& sampling = admission.sampling;
   sampling.temperature = sampling.top_p = sampling.min_p = 0.123f;
   sampling.repetition_penalty = sampling.presence_penalty = 1.1f;

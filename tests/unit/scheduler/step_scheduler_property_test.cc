@@ -18,7 +18,7 @@ namespace {
 
 struct Sequence {
   int32_t prompt = 0;
-  int32_t max_tokens = 0;
+  int32_t max_positions = 0;
   int32_t wanted = 0;  // generated tokens until it ends
   int32_t known = 0;
   int32_t computed = 0;
@@ -30,7 +30,7 @@ struct Sequence {
 
 class Play {
  public:
-  // `to_the_end`: share of the sequences that run on to their max_tokens.
+  // `to_the_end`: share of the sequences that run on to their max_positions.
   // `unfair`: one block after the other hardly moves for a while, and the
   // scheduler is told late of some ends.
   Play(const StepScheduler::Options& options, uint32_t seed,
@@ -114,11 +114,11 @@ class Play {
       s.prompt = 1 + random_() % (Chance(0.1) ? 200 : 20);
       s.wanted = 1 + random_() % 30;
       // The last token generated needs no position.
-      s.max_tokens = s.prompt + s.wanted - 1;
-      if (!Chance(to_the_end_)) s.max_tokens += random_() % 40;
-    } while (!scheduler_.Fits(s.max_tokens));
+      s.max_positions = s.prompt + s.wanted - 1;
+      if (!Chance(to_the_end_)) s.max_positions += random_() % 40;
+    } while (!scheduler_.Fits(s.max_positions));
     s.known = s.prompt;
-    scheduler_.Enqueue(SequenceId(id), s.prompt, s.max_tokens);
+    scheduler_.Enqueue(SequenceId(id), s.prompt, s.max_positions);
     waiting_.push_back(id);
   }
 
@@ -234,7 +234,7 @@ class Play {
     for (int64_t id : live_) {
       const Sequence& s = sequences_[id];
       const int32_t positions =
-          options_.reserve == StepScheduler::Reserve::kMaximum ? s.max_tokens
+          options_.reserve == StepScheduler::Reserve::kMaximum ? s.max_positions
                                                                : s.computed;
       pages += (positions + options_.page_tokens - 1) / options_.page_tokens;
     }
@@ -271,7 +271,7 @@ class Play {
       ASSERT_GE(segment.num_tokens, 1);
       s.computed += segment.num_tokens;
       ASSERT_LE(s.computed, s.known) << "a token that nobody knows";
-      ASSERT_LE(s.computed, s.max_tokens);
+      ASSERT_LE(s.computed, s.max_positions);
       ASSERT_EQ(segment.sample, s.computed == s.known);
       if (s.generated > 0) {
         ASSERT_FALSE(prefill) << "decode after prefill";

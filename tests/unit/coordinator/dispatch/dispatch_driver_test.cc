@@ -449,7 +449,7 @@ TEST_F(BlockDriverTest, ScoresAPromptInChunksAndGeneratesNothing) {
   Start(1);
   driver_.Add(Scored(0, "abcdefghijklmnopqrst", 0));  // 20 tokens, 16 a step
   StepPlan plan = driver_.TakePlans().at(0);
-  EXPECT_EQ(plan.admit[0].max_tokens, 20);
+  EXPECT_EQ(plan.admit[0].max_positions, 20);
   Segment segment = plan.micro_batches[0].segments.at(0);
   EXPECT_EQ(segment.num_tokens, 16);
   EXPECT_FALSE(segment.sample);

@@ -152,7 +152,7 @@ TEST_F(SequenceStateTest, IsAdmittedWithItsOriginalPrompt) {
   const SequenceAdmission admission = sequence.Admission(SequenceId(7));
   EXPECT_EQ(admission.sequence, SequenceId(7));
   EXPECT_EQ(admission.prompt_tokens, 3);
-  EXPECT_EQ(admission.max_tokens, 13);
+  EXPECT_EQ(admission.max_positions, 13);
   EXPECT_EQ(sequence.known_tokens(), 4);
 }
 
