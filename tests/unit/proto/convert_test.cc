@@ -148,7 +148,7 @@ TEST(ConvertTest, StepPlanRefused) {
   refused([](auto& m) { m.set_block(-1); }, "block -1");
   refused([](auto& m) { m.mutable_admit(0)->set_prompt_tokens(-1); },
           "prompt_tokens -1");
-  refused([](auto& m) { m.mutable_admit(0)->set_max_tokens(0); },
+  refused([](auto& m) { m.mutable_admit(0)->set_max_positions(0); },
           "max_positions 0");
   refused(
       [](auto& m) {
