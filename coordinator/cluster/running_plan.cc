@@ -135,7 +135,9 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
                      ready.epoch() != epoch_.value() || stage.stage < 0)) {
     return;
   }
-  if (ready.kv_pages() <= 0 || ready.page_tokens() <= 0) {
+  if (ready.kv_pages() <= 0 || ready.page_tokens() <= 0 ||
+      ready.window_pages_each() < 0 ||
+      ready.window_pages() < ready.window_pages_each()) {
     worker.failure = absl::StrCat("worker '", worker.info.name(),
                                   "' has no memory left for the KV cache");
     if (preparing) {
@@ -153,6 +155,7 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
   stage.ready = true;
   stage.kv_pages = ready.kv_pages();
   stage.kv_by_need = ready.kv_by_need();
+  stage.kv_window = {ready.window_pages(), ready.window_pages_each()};
   stage.page_tokens = ready.page_tokens();
   const uint64_t bytes = std::max<uint64_t>(
       {stage.load.total(), ready.weight_bytes(), uint64_t{1}});
@@ -174,9 +177,11 @@ void RunningPlan::BeginToRun(WorkerId last) {
   const absl::Duration now = options_.clock->Monotonic();
   kv_pages_ = INT64_MAX;
   kv_by_need_ = true;
+  kv_window_ = {};
   for (WorkerId id : stages_) {
     kv_pages_ = std::min(kv_pages_, members_.at(id).kv_pages);
     kv_by_need_ = kv_by_need_ && members_.at(id).kv_by_need;
+    kv_window_.Narrow(members_.at(id).kv_window);
   }
   page_tokens_ = members_.at(last).page_tokens;
   phase_ = Phase::kRunning;

@@ -138,6 +138,7 @@ class RunningPlan {
   // stages take pages by need.
   int64_t kv_pages() const { return kv_pages_; }
   bool kv_by_need() const { return kv_by_need_; }
+  const WindowRoom& kv_window() const { return kv_window_; }
   int32_t page_tokens() const { return page_tokens_; }
   // The worker's stage, or -1; and whether it loads a stage of the next plan.
   int32_t StageOf(WorkerId id) const;
@@ -169,6 +170,7 @@ class RunningPlan {
     bool ready = false;  // the stage of the present plan is loaded
     int64_t kv_pages = 0;
     bool kv_by_need = false;
+    WindowRoom kv_window;
     int32_t page_tokens = 0;
     LoadRate load;
     Pace pace;               // of loading the stage
@@ -241,6 +243,7 @@ class RunningPlan {
   int32_t num_blocks_ = 0;
   int64_t kv_pages_ = 0;
   bool kv_by_need_ = false;
+  WindowRoom kv_window_;
   int32_t page_tokens_ = 0;
   int failures_ = 0;  // in a row
   absl::Duration retry_at_;

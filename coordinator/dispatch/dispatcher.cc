@@ -337,6 +337,7 @@ void Dispatcher::FollowPlan(size_t pipeline) {
   if (options_.refill) scheduler.steps_in_flight = plan.steps_in_flight();
   if (policy.packing) scheduler.slice_context = policy.slice_context;
   scheduler.kv_pages = plan.kv_pages();
+  scheduler.kv_window = plan.kv_window();
   scheduler.page_tokens = plan.page_tokens();
   scheduler.refill = options_.refill;
   scheduler.packing = policy.packing;

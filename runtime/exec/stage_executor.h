@@ -9,6 +9,7 @@
 #include "common/types.h"
 #include "runtime/exec/step_inputs.h"
 #include "runtime/exec/sweep_stats.h"
+#include "runtime/kv/kv_groups.h"
 #include "runtime/memory/activation_buffer.h"
 
 namespace sluice {
@@ -34,6 +35,9 @@ class StageExecutor {
   // PageTables).
   virtual int64_t kv_pages() const = 0;
   virtual bool kv_by_need() const = 0;
+  // The pages that its windows' layers have beside those, if they are others.
+  // A sequence takes as many as of those, but never more than pages_each.
+  virtual WindowRoom kv_window() const { return {}; }
   virtual int64_t kv_pages_used() const = 0;
   // The bytes of the KV cache in host memory that were in use so far, since the
   // load or Reset. The rest is room, which takes no memory until a sequence

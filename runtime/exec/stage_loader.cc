@@ -233,32 +233,52 @@ class StageLoader {
     return absl::OkStatus();
   }
 
+  // Makes a tier's arenas, each by create(layout of the group, pages).
+  template <typename Create>
+  absl::StatusOr<KvArenas> MakeArenas(Tier tier, Create create) {
+    KvArenas arenas;
+    for (const KvGroup group : kKvGroups) {
+      KvLayout layout = parts_.backend.kv_layout;
+      layout.num_layers = sizes_.kv_groups.sizes[group];
+      if (layout.num_layers == 0 || pages(group, tier) == 0) continue;
+      SLUICE_ASSIGN_OR_RETURN(arenas.of[group],
+                              create(layout, pages(group, tier)));
+    }
+    return arenas;
+  }
+
   // Makes the KV streams for a device's backend and for the host's.
   absl::Status MakeKv(KvStreams* device_kv, KvStreams* host_kv) {
     const KvLayout& layout = parts_.backend.kv_layout;
+    parts_.kv_groups = sizes_.kv_groups;
     parts_.pages = plan_.pages;
     // KV goes to the device only for attention there.
     StreamContext through = context_;
     if (attends_on_host()) through.device = nullptr;
-    std::unique_ptr<KvArena> on_host;
+    SLUICE_ASSIGN_OR_RETURN(
+        KvArenas on_host,
+        MakeArenas(Tier::kHost, [&](const KvLayout& of_group, int64_t count) {
+          return KvArena::Create(of_group, count, options_.host_budget,
+                                 through.device);
+        }));
     std::unique_ptr<KvStager> on_disk;
-    if (pages(Tier::kHost) > 0) {
+    if (pages(KvGroup::kAll, Tier::kDisk) > 0) {
       SLUICE_ASSIGN_OR_RETURN(
-          on_host, KvArena::Create(layout, pages(Tier::kHost),
-                                   options_.host_budget, through.device));
+          on_disk,
+          KvStager::Create({.layout = layout,
+                            .layers = sizes_.kv_groups.sizes,
+                            .num_pages = {pages(KvGroup::kAll, Tier::kDisk),
+                                          pages(KvGroup::kWindow, Tier::kDisk)},
+                            .staging_bytes = plan_.kv_staging_bytes,
+                            .context = through}));
     }
-    if (pages(Tier::kDisk) > 0) {
-      SLUICE_ASSIGN_OR_RETURN(
-          on_disk, KvStager::Create({.layout = layout,
-                                     .num_pages = pages(Tier::kDisk),
-                                     .staging_bytes = plan_.kv_staging_bytes,
-                                     .context = through}));
-    }
-    if (pages(Tier::kDevice) > 0) {
-      SLUICE_ASSIGN_OR_RETURN(
-          std::unique_ptr<KvArena> arena,
-          KvArena::CreateOn(parts_.device.get(), layout, pages(Tier::kDevice)));
-      device_kv->Add(std::make_unique<ResidentKv>(std::move(arena)),
+    SLUICE_ASSIGN_OR_RETURN(
+        KvArenas on_device,
+        MakeArenas(Tier::kDevice, [&](const KvLayout& of_group, int64_t count) {
+          return KvArena::CreateOn(parts_.device.get(), of_group, count);
+        }));
+    if (!on_device.empty()) {
+      device_kv->Add(std::make_unique<ResidentKv>(std::move(on_device)),
                      Tier::kDevice, Tier::kDevice);
     }
     if (!attends_on_host()) {
@@ -272,7 +292,7 @@ class StageLoader {
                                   .disk = std::move(on_disk)}));
       device_kv->Add(std::move(staged), Tier::kHost, Tier::kDisk);
     }
-    if (on_host != nullptr) {
+    if (!on_host.empty()) {
       host_kv->Add(std::make_unique<ResidentKv>(std::move(on_host)),
                    Tier::kHost, Tier::kHost);
     }
@@ -353,19 +373,20 @@ class StageLoader {
     }
     placement.weight_bytes += placement.embedding_bytes;
     placement.weight_host_bytes += placement.embedding_host_bytes;
-    const auto bytes = [&](int64_t count) {
-      return static_cast<uint64_t>(count) * sizes_.page();
-    };
-    const int64_t stranded = plan_.stranded_pages;
-    placement.kv_device_bytes = bytes(pages(Tier::kDevice));
-    placement.kv_host_bytes =
-        bytes(pages(Tier::kHost) - (pages(Tier::kDisk) > 0 ? 0 : stranded));
-    placement.kv_bytes = bytes(pages(Tier::kDevice) + pages(Tier::kHost) +
-                               pages(Tier::kDisk) - stranded);
+    for (const KvGroup group : kKvGroups) {
+      const int64_t device = pages(group, Tier::kDevice);
+      const int64_t disk = pages(group, Tier::kDisk);
+      const int64_t host = pages(group, Tier::kHost);
+      const int64_t stranded = plan_.stranded[group];
+      const uint64_t page = sizes_.page(group);
+      placement.kv_device_bytes += device * page;
+      placement.kv_host_bytes += (host - (disk > 0 ? 0 : stranded)) * page;
+      placement.kv_bytes += (device + host + disk - stranded) * page;
+    }
   }
 
-  int64_t pages(Tier tier) const {
-    return plan_.pages[static_cast<size_t>(tier)];
+  int64_t pages(KvGroup group, Tier tier) const {
+    return plan_.pages[group][static_cast<size_t>(tier)];
   }
   bool has_device() const { return parts_.device != nullptr; }
   // Whether KV that is not on a device is attended on the host.

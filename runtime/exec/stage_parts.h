@@ -42,7 +42,8 @@ struct StageParts {
   // A layer's full weights, if they are dequantized at all.
   WorkBuffer dequantized;
   bool dequantizes = false;
-  PageTables::TierPages pages = {};
+  KvGroups kv_groups;
+  GroupPages pages = {};
   RealisedPlacement placement;
   std::unique_ptr<Weights> weights;
   std::unique_ptr<Activations> activations;

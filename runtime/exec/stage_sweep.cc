@@ -25,7 +25,9 @@ StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
       weights_(*parts_.weights),
       activations_(*parts_.activations),
       attention_(*parts_.attention),
-      tables_(parts_.pages, options.max_model_len) {
+      tables_(parts_.pages, options.max_model_len,
+              parts_.kv_groups.window_pages()),
+      work_(&parts_.kv_groups) {
   for (size_t t = 0; t < kNumTiers; ++t) {
     max_run_pages_[t] = attention_.max_run_pages(static_cast<Tier>(t));
   }
@@ -44,6 +46,16 @@ void StageSweep::Reset() {
   weights_.Reset();
   tables_.Clear();
   if (last_) parts_.head->Clear();
+}
+
+uint64_t StageSweep::kv_host_used_bytes() const {
+  uint64_t bytes = 0;
+  for (const KvGroup group : kKvGroups) {
+    bytes += static_cast<uint64_t>(tables_.pool(group, Tier::kHost).touched()) *
+             static_cast<uint64_t>(parts_.kv_groups.sizes[group]) *
+             parts_.backend.kv_layout.layer_page_bytes();
+  }
+  return bytes;
 }
 
 absl::Status StageSweep::RunStep(const StepPlan& plan, StepInputs* inputs,

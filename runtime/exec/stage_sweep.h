@@ -30,13 +30,15 @@ class StageSweep : public StageExecutor {
              TensorRank rank, StageParts parts);
   ~StageSweep() override;
 
-  int64_t kv_pages() const override { return tables_.num_pages(); }
+  int64_t kv_pages() const override { return tables_.num_pages(KvGroup::kAll); }
   bool kv_by_need() const override { return tables_.by_need(); }
-  int64_t kv_pages_used() const override { return tables_.num_used(); }
-  uint64_t kv_host_used_bytes() const override {
-    return static_cast<uint64_t>(tables_.pool(Tier::kHost).touched()) *
-           parts_.backend.kv_layout.page_bytes();
+  WindowRoom kv_window() const override {
+    return {tables_.num_pages(KvGroup::kWindow), tables_.window_pages()};
   }
+  int64_t kv_pages_used() const override {
+    return tables_.num_used(KvGroup::kAll);
+  }
+  uint64_t kv_host_used_bytes() const override;
   int32_t page_tokens() const override { return kPageTokens; }
   uint64_t weight_bytes() const override {
     return parts_.placement.weight_bytes;

@@ -13,7 +13,31 @@ void StepWork::Begin(StepInputs* step_inputs) {
   items.clear();
   turns.clear();
   inputs = step_inputs;
-  on_disk_.clear();
+  alone_.clear();
+}
+
+void StepWork::AdmitTo(KvGroup group, const Segment& segment,
+                       const SequencePages& table,
+                       const std::array<int64_t, kNumTiers>& max_run_pages,
+                       KvWork* kv) {
+  const SequencePages::OfGroup& of = table.groups[group];
+  // Pages behind the last new position are of no use yet.
+  const KvSegment added = {
+      .sequence = segment.sequence,
+      .pages = std::span<const int32_t>(of.pages).first(
+          PagesOf(segment.start + segment.num_tokens)),
+      .first_page = groups_.FirstPage(group, segment.start),
+      .start = segment.start,
+      .num_tokens = segment.num_tokens};
+  if (kv->runs.empty() || kv->runs.back().tier != of.tier ||
+      kv->runs.back().pages + added.num_pages() >
+          max_run_pages[static_cast<size_t>(of.tier)]) {
+    kv->runs.push_back(
+        {static_cast<int32_t>(kv->segments.size()), 0, of.tier, 0});
+  }
+  ++kv->runs.back().count;
+  kv->runs.back().pages += added.num_pages();
+  kv->segments.push_back(added);
 }
 
 absl::Status StepWork::Admit(
@@ -23,8 +47,10 @@ absl::Status StepWork::Admit(
   if (batches.size() == num_batches) batches.emplace_back();
   BatchWork& work = batches[num_batches++];
   work.segments.clear();
-  work.kv.clear();
-  work.runs.clear();
+  for (KvWork& kv : work.kv) {
+    kv.segments.clear();
+    kv.runs.clear();
+  }
   work.padded_tokens.clear();
   size_t tokens = 0;
   for (const Segment& segment : batch.segments) {
@@ -36,37 +62,34 @@ absl::Status StepWork::Admit(
                  absl::StrCat("sequence ", segment.sequence.value())));
     table->length = end;
     tokens += segment.num_tokens;
-    if (table->tier == Tier::kDisk &&
-        !on_disk_.insert(segment.sequence).second) {
-      // Each segment would be staged with pages of its own.
-      return InvalidArgument(
-          "sequence ", segment.sequence.value(),
-          " has two segments in a step, but its KV cache is on disk");
+    bool on_disk = false;
+    for (const KvGroup group : kKvGroups) {
+      if (groups_.sizes[group] == 0) continue;
+      on_disk = on_disk || table->groups[group].tier == Tier::kDisk;
+      AdmitTo(group, segment, *table, max_run_pages, &work.kv[group]);
     }
-    // Pages behind the last new position are of no use yet.
-    const auto pages =
-        std::span<const int32_t>(table->pages).first(PagesOf(end));
-    const auto count = static_cast<int64_t>(pages.size());
-    if (work.runs.empty() || work.runs.back().tier != table->tier ||
-        work.runs.back().pages + count >
-            max_run_pages[static_cast<size_t>(table->tier)]) {
-      work.runs.push_back(
-          {static_cast<int32_t>(work.kv.size()), 0, table->tier, 0});
+    // On disk each segment would be staged with pages of its own; in a window
+    // the positions of one would lie where the other still looks.
+    if ((on_disk || groups_.sizes[KvGroup::kWindow] > 0) &&
+        !alone_.insert(segment.sequence).second) {
+      return InvalidArgument("sequence ", segment.sequence.value(),
+                             " has two segments in a step, but its KV cache ",
+                             on_disk ? "is on disk" : "has a window");
     }
-    ++work.runs.back().count;
-    work.runs.back().pages += count;
-    work.kv.push_back(
-        {segment.sequence, pages, segment.start, segment.num_tokens});
   }
   const SegmentRows rows(batch, limits.packing);
   SLUICE_RETURN_IF_ERROR(CheckRows(batch, tokens, rows.total(), limits));
-  std::sort(work.runs.begin(), work.runs.end(),
-            [](const SegmentRun& a, const SegmentRun& b) {
-              return std::tie(a.tier, a.first) < std::tie(b.tier, b.first);
-            });
+  for (KvWork& kv : work.kv) {
+    std::sort(kv.runs.begin(), kv.runs.end(),
+              [](const SegmentRun& a, const SegmentRun& b) {
+                return std::tie(a.tier, a.first) < std::tie(b.tier, b.first);
+              });
+  }
   int32_t row = 0;
   auto token = batch.tokens.begin();
-  for (const KvSegment& kv : work.kv) {
+  const KvGroup shown =
+      groups_.sizes[KvGroup::kAll] > 0 ? KvGroup::kAll : KvGroup::kWindow;
+  for (const KvSegment& kv : work.kv[shown].segments) {
     work.segments.push_back({row, kv.start, kv.num_tokens, kv.pages});
     row += rows.Of(kv.num_tokens);
     if (limits.packing || !limits.first) continue;

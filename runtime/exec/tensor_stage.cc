@@ -274,6 +274,12 @@ bool TensorStage::kv_by_need() const {
   });
 }
 
+WindowRoom TensorStage::kv_window() const {
+  WindowRoom room;
+  for (const auto& rank : ranks_) room.Narrow(rank->executor->kv_window());
+  return room;
+}
+
 uint64_t TensorStage::kv_host_used_bytes() const {
   uint64_t bytes = 0;
   for (const auto& rank : ranks_) bytes += rank->executor->kv_host_used_bytes();

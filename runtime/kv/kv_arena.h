@@ -5,15 +5,17 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 
-// K and V of a stage's sequences in the memory of host or device, as
-// [layer][page]. Reserved at once; the operating system backs a page when it is
-// first written. Not thread-safe to create, free to use from any thread.
+// K and V of a stage's sequences in the memory of host or device, of a group of
+// layers, as [layer][page]. Reserved at once; the operating system backs a page
+// when it is first written. Not thread-safe to create, free to use from any
+// thread.
 class KvArena {
  public:
   // Charges all of it, KvLayout::kSlackBytes included, to `budget` as "kv
@@ -44,7 +46,7 @@ class KvArena {
   int64_t num_pages() const { return num_pages_; }
 
   // Page 0 of a layer; page p follows p * layout().layer_page_bytes() later.
-  // `layer` counts from the stage's first.
+  // `layer` counts from the group's first.
   std::byte* LayerBase(int32_t layer) const {
     return base_ + layer * num_pages_ * layout_.layer_page_bytes();
   }
@@ -60,6 +62,23 @@ class KvArena {
   DeviceBuffer on_device_;
   MemoryCharge charge_;
   HostPin pin_;
+};
+
+// The arenas of a tier, one for each group of layers that has pages there.
+struct KvArenas {
+  ByKvGroup<std::unique_ptr<KvArena>> of;
+
+  std::byte* LayerBase(KvGroups::Layer layer) const {
+    return of[layer.group]->LayerBase(layer.index);
+  }
+  bool empty() const {
+    return of[KvGroup::kAll] == nullptr && of[KvGroup::kWindow] == nullptr;
+  }
+  void Trim() const {
+    for (const auto& arena : of) {
+      if (arena != nullptr) arena->Trim();
+    }
+  }
 };
 
 }  // namespace sluice

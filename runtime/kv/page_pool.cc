@@ -40,7 +40,7 @@ absl::Status PagePool::Take(int64_t count, std::vector<int32_t>* pages) {
   return absl::OkStatus();
 }
 
-void PagePool::GiveBack(const std::vector<int32_t>& pages) {
+void PagePool::GiveBack(std::span<const int32_t> pages) {
   for (size_t i = 0; i < pages.size();) {
     size_t end = i + 1;
     while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,7 +28,7 @@ class PagePool {
   // (the first run that is long enough, else the longest ones), so that a disk
   // reads a sequence in large requests.
   absl::Status Take(int64_t count, std::vector<int32_t>* pages);
-  void GiveBack(const std::vector<int32_t>& pages);
+  void GiveBack(std::span<const int32_t> pages);
 
  private:
   void Add(int32_t begin, int32_t end);

@@ -1,6 +1,7 @@
 #include "runtime/kv/sequence_pages.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,41 +9,59 @@
 
 namespace sluice {
 
-PageTables::PageTables(const TierPages& pages, int32_t longest) {
-  const int64_t longest_pages = PagesOf(longest);
-  int64_t spare = -(longest_pages - 1);
-  for (size_t tier = 0; tier < kNumTiers; ++tier) {
-    pools_[tier] = PagePool(pages[tier]);
-    num_pages_ += pages[tier];
-    // If every tier had fewer free than a sequence needs, they would have at
-    // most so many more than one such tier.
-    if (pages[tier] > 0) spare += longest_pages - 1;
+PageTables::PageTables(const GroupPages& pages, int32_t longest,
+                       int32_t window_pages) {
+  limits_[KvGroup::kAll] = std::numeric_limits<int32_t>::max();
+  limits_[KvGroup::kWindow] = window_pages;
+  for (const KvGroup group : kKvGroups) {
+    const TierPages& of_tiers = pages[group];
+    Pools& of = groups_[group];
+    const int64_t longest_pages = Count(group, longest);
+    int64_t spare = -(longest_pages - 1);
+    for (size_t tier = 0; tier < kNumTiers; ++tier) {
+      of.pools[tier] = PagePool(of_tiers[tier]);
+      of.num_pages += of_tiers[tier];
+      // If every tier had fewer free than a sequence needs, they would have at
+      // most so many more than one such tier.
+      if (of_tiers[tier] > 0) spare += longest_pages - 1;
+    }
+    of.present = of.num_pages > 0;
+    of.by_need = of_tiers[static_cast<size_t>(Tier::kDisk)] <= 0 &&
+                 std::count_if(of_tiers.begin(), of_tiers.end(),
+                               [](int64_t count) { return count > 0; }) == 1;
+    of.num_pages =
+        std::max<int64_t>(0, of.num_pages - std::max<int64_t>(0, spare));
   }
-  by_need_ = pages[static_cast<size_t>(Tier::kDisk)] <= 0 &&
-             std::count_if(pages.begin(), pages.end(),
-                           [](int64_t of_tier) { return of_tier > 0; }) == 1;
-  num_pages_ = std::max<int64_t>(0, num_pages_ - std::max<int64_t>(0, spare));
 }
 
-int64_t PageTables::num_used() const {
+bool PageTables::by_need() const {
+  return std::all_of(groups_.begin(), groups_.end(),
+                     [](const Pools& of) { return of.by_need || !of.present; });
+}
+
+int64_t PageTables::Count(KvGroup group, int32_t positions) const {
+  return std::min(PagesOf(positions), limits_[group]);
+}
+
+int64_t PageTables::num_used(KvGroup group) const {
   int64_t used = 0;
-  for (const PagePool& pool : pools_) used += pool.num_used();
+  for (const PagePool& pool : groups_[group].pools) used += pool.num_used();
   return used;
 }
 
-absl::Status PageTables::Admit(SequenceId id, int32_t max_positions) {
-  if (tables_.contains(id)) {
-    return InvalidArgument("sequence ", id.value(), " is admitted already");
-  }
-  const int64_t count = PagesOf(max_positions);
+absl::Status PageTables::AdmitTo(KvGroup group, int32_t max_positions,
+                                 SequencePages* table) {
+  Pools& of = groups_[group];
+  if (!of.present) return absl::OkStatus();
+  const int64_t count = Count(group, max_positions);
   // The fastest tier if none has room: its error is as good as another's.
   size_t best = 0;
   double min = 2;
   for (size_t tier = 0; tier < kNumTiers; ++tier) {
-    const PagePool& pool = pools_[tier];
+    const PagePool& pool = of.pools[tier];
     if (pool.num_pages() == 0) continue;
     if (min == 2) best = tier;
-    if (!by_need_ && pool.num_free() < count) continue;
+    if (!of.by_need && pool.num_free() < count) continue;
     const double fill = static_cast<double>(pool.num_used() + count) /
                         static_cast<double>(pool.num_pages());
     if (fill < min) {
@@ -50,31 +69,74 @@ absl::Status PageTables::Admit(SequenceId id, int32_t max_positions) {
       best = tier;
     }
   }
+  SequencePages::OfGroup& taken = table->groups[group];
+  taken.tier = static_cast<Tier>(best);
+  taken.pages.reserve(static_cast<size_t>(PagesOf(max_positions)));
+  if (!of.by_need) return GrowIn(group, table, max_positions);
+  if (count > of.pools[best].num_pages()) {
+    return ResourceExhausted("the KV cache has ", of.pools[best].num_pages(),
+                             " pages, but ", count, " are needed");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PageTables::Admit(SequenceId id, int32_t max_positions) {
+  if (tables_.contains(id)) {
+    return InvalidArgument("sequence ", id.value(), " is admitted already");
+  }
   SequencePages table;
-  table.tier = static_cast<Tier>(best);
   table.capacity = max_positions;
-  table.pages.reserve(static_cast<size_t>(count));
-  const auto name = [&] {
-    return absl::StrCat("sequence ", id.value(), " of ", max_positions,
-                        " positions");
-  };
-  if (!by_need_) {
-    SLUICE_RETURN_IF_ERROR(
-        Annotate(pools_[best].Take(count, &table.pages), name()));
-  } else if (count > pools_[best].num_pages()) {
-    return ResourceExhausted(name(), ": the KV cache has ",
-                             pools_[best].num_pages(), " pages, but ", count,
-                             " are needed");
+  for (const KvGroup group : kKvGroups) {
+    absl::Status status = AdmitTo(group, max_positions, &table);
+    if (status.ok()) continue;
+    GiveBack(table);
+    return Annotate(status, absl::StrCat("sequence ", id.value(), " of ",
+                                         max_positions, " positions"));
   }
   tables_.emplace(id, std::move(table));
   return absl::OkStatus();
 }
 
+absl::Status PageTables::GrowIn(KvGroup group, SequencePages* table,
+                                int32_t positions) {
+  Pools& of = groups_[group];
+  SequencePages::OfGroup& taken = table->groups[group];
+  const auto have = static_cast<int64_t>(taken.pages.size());
+  const int64_t all = PagesOf(positions);
+  if (!of.present || all <= have) return absl::OkStatus();
+  const int64_t limit = limits_[group];
+  if (have < limit) {
+    SLUICE_RETURN_IF_ERROR(of.pools[static_cast<size_t>(taken.tier)].Take(
+        std::min(all, limit) - have, &taken.pages));
+  }
+  while (static_cast<int64_t>(taken.pages.size()) < all) {
+    taken.pages.push_back(taken.pages[taken.pages.size() - limit]);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PageTables::Grow(SequencePages* table, int32_t positions) {
-  const int64_t lacking =
-      PagesOf(positions) - static_cast<int64_t>(table->pages.size());
-  if (lacking <= 0) return absl::OkStatus();
-  return pools_[static_cast<size_t>(table->tier)].Take(lacking, &table->pages);
+  std::vector<int32_t>& first = table->groups[KvGroup::kAll].pages;
+  const size_t had = first.size();
+  SLUICE_RETURN_IF_ERROR(GrowIn(KvGroup::kAll, table, positions));
+  absl::Status status = GrowIn(KvGroup::kWindow, table, positions);
+  if (!status.ok() && first.size() > had) {
+    const Tier tier = table->groups[KvGroup::kAll].tier;
+    groups_[KvGroup::kAll].pools[static_cast<size_t>(tier)].GiveBack(
+        std::span<const int32_t>(first).subspan(had));
+    first.resize(had);
+  }
+  return status;
+}
+
+void PageTables::GiveBack(const SequencePages& table) {
+  for (const KvGroup group : kKvGroups) {
+    const SequencePages::OfGroup& taken = table.groups[group];
+    const auto different = static_cast<size_t>(
+        std::min<int64_t>(limits_[group], std::ssize(taken.pages)));
+    groups_[group].pools[static_cast<size_t>(taken.tier)].GiveBack(
+        std::span<const int32_t>(taken.pages).first(different));
+  }
 }
 
 absl::Status PageTables::Release(SequenceId id) {
@@ -82,17 +144,17 @@ absl::Status PageTables::Release(SequenceId id) {
   if (it == tables_.end()) {
     return InvalidArgument("sequence ", id.value(), " is not known here");
   }
-  pools_[static_cast<size_t>(it->second.tier)].GiveBack(it->second.pages);
+  GiveBack(it->second);
   tables_.erase(it);
   return absl::OkStatus();
 }
 
 void PageTables::Clear() {
-  for (const auto& [id, table] : tables_) {
-    pools_[static_cast<size_t>(table.tier)].GiveBack(table.pages);
-  }
+  for (const auto& [id, table] : tables_) GiveBack(table);
   tables_.clear();
-  for (PagePool& pool : pools_) pool.Forget();
+  for (Pools& of : groups_) {
+    for (PagePool& pool : of.pools) pool.Forget();
+  }
 }
 
 SequencePages* PageTables::Find(SequenceId id) {

@@ -8,32 +8,38 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/types.h"
+#include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/kv/page_pool.h"
 #include "runtime/memory/memory_budget.h"
 
 namespace sluice {
 
-// One sequence's share of the KV cache: pages of one tier. Position p lies in
-// pages[p / kPageTokens]; a page number holds for all layers.
+// One sequence's share of the KV cache: of each group of layers, pages of one
+// tier. Position p lies in pages[p / kPageTokens]; a page number holds for all
+// layers of the group.
 struct SequencePages {
-  Tier tier = Tier::kHost;
-  // Never moves in memory while the sequence lives: its views stay valid while
-  // it grows.
-  std::vector<int32_t> pages;
+  struct OfGroup {
+    Tier tier = Tier::kHost;
+    // Never moves in memory while the sequence lives: its views stay valid
+    // while it grows. In a window the first ones come again and again: what
+    // they held before is out of sight.
+    std::vector<int32_t> pages;
+  };
+  ByKvGroup<OfGroup> groups;
   int32_t length = 0;    // positions written so far
   int32_t capacity = 0;  // positions that it may come to
 };
 
 // The page tables of all sequences of a stage: which pages each sequence has,
-// in the one tier that it was given at admission.
+// of each group of layers in the one tier that it was given at admission.
 //
-// If all pages lie in one tier, and it is not the disk, sequences take them by
-// need: none at admission, and one more whenever the next position has none.
-// Sequences at different positions then need the average of their sizes, not
-// the sum of the greatest ones (FlexGen, appendix A.2.1: the diagonal block
-// schedule). Otherwise a sequence takes at admission all that `max_positions`
-// positions need, and keeps them:
+// If all pages of a group lie in one tier, and it is not the disk, sequences
+// take them by need: none at admission, and one more whenever the next position
+// has none. Sequences at different positions then need the average of their
+// sizes, not the sum of the greatest ones (FlexGen, appendix A.2.1: the
+// diagonal block schedule). Otherwise a sequence takes at admission all that
+// `max_positions` positions need, and keeps them:
 // * With several tiers it can't change tiers later: room in another one would
 //   be of no use to a sequence whose own tier has filled up meanwhile.
 // * On disk only pages taken together follow each other, to be read in large
@@ -42,30 +48,32 @@ struct SequencePages {
 // Not thread-safe.
 class PageTables {
  public:
-  // The number of pages in each tier.
-  using TierPages = std::array<int64_t, kNumTiers>;
-  // `longest`: the max positions of a sequence.
-  PageTables(const TierPages& pages, int32_t longest);
+  // `longest`: the max positions of a sequence. `window_pages`: those that one
+  // has of group kWindow, if that has any (KvGroups::window_pages).
+  PageTables(const GroupPages& pages, int32_t longest, int32_t window_pages);
 
-  // Whether pages are taken by need.
-  bool by_need() const { return by_need_; }
+  // Whether the pages of all groups are taken by need.
+  bool by_need() const;
 
-  // Returns the pages that callers may count on, wherever they lie: if taken by
-  // need, each sequence gets its page as long as the positions of all need no
-  // more; else each finds room within one tier as long as the `max_positions`
-  // of all sequences admitted need no more. These are all pages if there is one
-  // tier, and about a sequence's fewer for each further one.
-  int64_t num_pages() const { return num_pages_; }
-  // Returns the number of pages taken by sequences.
-  int64_t num_used() const;
-  const PagePool& pool(Tier tier) const {
-    return pools_[static_cast<size_t>(tier)];
+  // Returns the pages of a group that callers may count on, wherever they lie:
+  // if taken by need, each sequence gets its page as long as the positions of
+  // all need no more; else each finds room within one tier as long as the
+  // `max_positions` of all sequences admitted need no more. These are all pages
+  // if there is one tier, and about a sequence's fewer for each further one.
+  int64_t num_pages(KvGroup group) const { return groups_[group].num_pages; }
+  // Returns the pages of group kWindow that a sequence has; 0 if that group has
+  // none.
+  int32_t window_pages() const { return limits_[KvGroup::kWindow]; }
+  // Returns the number of a group's pages taken by sequences.
+  int64_t num_used(KvGroup group) const;
+  const PagePool& pool(KvGroup group, Tier tier) const {
+    return groups_[group].pools[static_cast<size_t>(tier)];
   }
 
-  // Makes an empty table if pages are taken by need; else takes pages for
-  // `max_positions` positions in the tier that then is the least full of those
-  // with room, so that the tiers' shares of the sequences follow their shares
-  // of the pages. kInvalidArgument if the sequence is known already;
+  // For each group, makes an empty table if pages are taken by need; else takes
+  // pages for `max_positions` positions in the tier that then is the least full
+  // of those with room, so that the tiers' shares of the sequences follow their
+  // shares of the pages. kInvalidArgument if the sequence is known already;
   // kResourceExhausted if `max_positions` positions need more pages than there
   // are, or, unless by need, than are left.
   absl::Status Admit(SequenceId id, int32_t max_positions);
@@ -82,9 +90,22 @@ class PageTables {
   size_t size() const { return tables_.size(); }
 
  private:
-  std::array<PagePool, kNumTiers> pools_;
-  int64_t num_pages_ = 0;
-  bool by_need_ = false;
+  struct Pools {
+    std::array<PagePool, kNumTiers> pools;
+    int64_t num_pages = 0;
+    bool by_need = false;
+    bool present = false;
+  };
+
+  // The different pages that `positions` positions take.
+  int64_t Count(KvGroup group, int32_t positions) const;
+  absl::Status AdmitTo(KvGroup group, int32_t max_positions,
+                       SequencePages* table);
+  absl::Status GrowIn(KvGroup group, SequencePages* table, int32_t positions);
+  void GiveBack(const SequencePages& table);
+
+  ByKvGroup<Pools> groups_;
+  ByKvGroup<int32_t> limits_;  // pages of a sequence
   absl::flat_hash_map<SequenceId, SequencePages> tables_;
 };
 

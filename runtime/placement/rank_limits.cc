@@ -35,6 +35,7 @@ class Division {
     needs_.clear();
     for (size_t i = 0; i < ranks_.size(); ++i) {
       StageSizes sizes = *ranks_[i];
+      sizes.window_pages = ranks_[i]->WindowPagesWith(pages);
       sizes.kv_pages = pages;
       needs_.push_back(
           Place(sizes, policy_, WithoutLimit({device_bytes_[i], 0, 0})));

@@ -24,7 +24,7 @@ constexpr auto kDisk = static_cast<size_t>(Tier::kDisk);
 constexpr int kActivationSlots = 4;
 constexpr int kMinActivationSlots = 2;
 // Groups of KV that are staged on a device.
-constexpr int kKvGroups = 3;
+constexpr int kStagedGroups = 3;
 
 uint64_t Left(uint64_t limit, uint64_t used) {
   return limit > used ? limit - used : 0;
@@ -76,10 +76,38 @@ class Placer {
   }
 
  private:
-  uint64_t KvBytes(int64_t pages) const {
-    return pages == 0 ? 0
-                      : static_cast<uint64_t>(pages) * s_.page() +
-                            KvLayout::kSlackBytes;
+  // Returns the bytes of a group's arena, as `round` makes them whole.
+  template <typename Round>
+  uint64_t ArenaBytes(size_t tier, Round round) const {
+    uint64_t sum = 0;
+    for (const KvGroup group : kKvGroups) {
+      const uint64_t bytes =
+          static_cast<uint64_t>(p_.pages[group][tier]) * s_.page(group);
+      if (bytes > 0) sum += round(bytes + KvLayout::kSlackBytes);
+    }
+    return sum;
+  }
+  // The arenas of a tier.
+  uint64_t num_arenas() const {
+    return (s_.kv_groups.sizes[KvGroup::kAll] > 0 ? 1 : 0) +
+           (s_.kv_groups.sizes[KvGroup::kWindow] > 0 ? 1 : 0);
+  }
+  // Returns how many pages of group kAll there is room for, with those of
+  // group kWindow that belong to them; `most` at most.
+  int64_t PagesIn(uint64_t room, int64_t most) const {
+    if (s_.KvBytes(most) <= room) return most;
+    int64_t least = 0;  // fits; `most` does not
+    while (most - least > 1) {
+      const int64_t middle = least + (most - least) / 2;
+      (s_.KvBytes(middle) <= room ? least : most) = middle;
+    }
+    return least;
+  }
+  // Gives a tier so many pages of group kAll, and those of group kWindow that
+  // belong to them.
+  void SetPages(size_t tier, int64_t pages) {
+    p_.pages[KvGroup::kAll][tier] = pages;
+    p_.pages[KvGroup::kWindow][tier] = s_.WindowPagesWith(pages);
   }
 
   // Cuts the units so that the device has its share and the disk `disk` of the
@@ -113,7 +141,9 @@ class Placer {
     }
     use.Hold("weight slots",
              p_.device_slots * RoundUpToDiskBlock(p_.device_slot_bytes));
-    use.Hold("kv cache", RoundUpToDiskBlock(KvBytes(p_.pages[kDevice])));
+    use.Hold("kv cache", ArenaBytes(kDevice, [](uint64_t bytes) {
+               return RoundUpToDiskBlock(bytes);
+             }));
     use.Hold("activations", (p_.resident_batches + p_.activation_slots) *
                                 RoundUpToDiskBlock(s_.activation));
     use.Hold("kv staging",
@@ -151,7 +181,8 @@ class Placer {
       use.Hold("weights in memory", stays);
     }
     use.Hold("weight slots", p_.host_slots * p_.host_slot_bytes);
-    use.Hold("kv cache", KvBytes(p_.pages[kHost]));
+    use.Hold("kv cache",
+             ArenaBytes(kHost, [](uint64_t bytes) { return bytes; }));
     use.Hold("kv staging", p_.kv_staging_bytes);
     if (p_.stages_activations()) {
       use.Hold("activations", p_.activations.memory_bytes());
@@ -170,7 +201,11 @@ class Placer {
     if (p_.embedding_on_disk) {
       use.Hold(kPackedFilesCharge, PackedFileBytes(s_.embedding.bytes));
     }
-    use.Hold("kv cache", RoundUpToDiskBlock(p_.pages[kDisk] * s_.page()));
+    uint64_t kv = 0;
+    for (const KvGroup group : kKvGroups) {
+      kv += static_cast<uint64_t>(p_.pages[group][kDisk]) * s_.page(group);
+    }
+    use.Hold("kv cache", RoundUpToDiskBlock(kv));
     if (p_.stages_activations()) {
       use.Hold("activations", RoundUpToDiskBlock(p_.activations.disk_bytes()));
     }
@@ -204,11 +239,11 @@ class Placer {
     }
     // KV that the policy puts somewhere.
     const bool staged = policy_.attention_site == AttentionSite::kDevice;
-    const int groups = policy_.overlap ? kKvGroups : 1;
-    int64_t& pages = p_.pages[kDevice];
+    const int groups = policy_.overlap ? kStagedGroups : 1;
     if (!policy_.automatic_kv_cache) {
-      pages = WithASequence(std::llround(policy_.kv_cache.device *
-                                         static_cast<double>(s_.kv_pages)));
+      const int64_t pages = WithASequence(std::llround(
+          policy_.kv_cache.device * static_cast<double>(s_.kv_pages)));
+      SetPages(kDevice, pages);
       if (staged && pages < s_.kv_pages) p_.staging_slots = groups;
     }
     // Weights come first; KV gets what is left.
@@ -226,17 +261,18 @@ class Placer {
     place_weights();
     if (!policy_.automatic_kv_cache) return;
     const auto pages_left = [&] {
-      return static_cast<int64_t>(Left(room(), kDiskBlockBytes) / s_.page());
+      return PagesIn(Left(room(), num_arenas() * kDiskBlockBytes), s_.kv_pages);
     };
-    pages = std::min(s_.kv_pages, pages_left());
-    if (pages == s_.kv_pages) return;
-    pages = 0;
-    if (staged) {
-      p_.staging_slots = groups;
-      place_weights();
+    int64_t pages = pages_left();
+    if (pages < s_.kv_pages) {
+      if (staged) {
+        p_.staging_slots = groups;
+        place_weights();
+      }
+      pages = pages_left();
+      if (pages < s_.sequence_pages) pages = 0;
     }
-    pages = std::min(s_.kv_pages, pages_left());
-    if (pages < s_.sequence_pages) pages = 0;
+    SetPages(kDevice, pages);
   }
 
   // The shares that host memory and the disk have of what is not on the device.
@@ -263,13 +299,15 @@ class Placer {
     }
     p_.host_batches = p_.stages_activations() ? p_.resident_batches
                                               : policy_.num_microbatches;
-    p_.pages[kHost] = p_.pages[kDisk] = p_.stranded_pages = 0;
+    for (TierPages& pages : p_.pages) pages[kHost] = pages[kDisk] = 0;
+    p_.stranded = {};
     p_.kv_staging_bytes = 0;
     // Find the room that the rest leaves, and the units' bytes off the device.
     p_.units.clear();
     const uint64_t limit = limits_[kHost];
     const uint64_t others = HostUse().held_bytes();
-    const uint64_t room = Left(limit, others + KvLayout::kSlackBytes);
+    const uint64_t room =
+        Left(limit, others + num_arenas() * KvLayout::kSlackBytes);
     const bool named = !policy_.automatic_weights;
     SetWeights(device, named ? OnDisk(policy_.weights) : 0);
     uint64_t weights = 0, largest = 0;
@@ -296,27 +334,33 @@ class Placer {
   }
 
   void PlaceKv(uint64_t room) {
-    const int64_t all = std::max<int64_t>(0, s_.kv_pages - p_.pages[kDevice]);
-    int64_t& host = p_.pages[kHost];
-    int64_t& disk = p_.pages[kDisk];
+    const int64_t device = p_.pages[KvGroup::kAll][kDevice];
+    const int64_t all = std::max<int64_t>(0, s_.kv_pages - device);
     if (policy_.automatic_kv_cache) {
-      host = std::min<int64_t>(
-          all, std::max<int64_t>(static_cast<int64_t>(room / s_.page()),
-                                 s_.sequence_pages));
+      SetPages(kHost,
+               std::min(all, std::max(PagesIn(room, all), s_.sequence_pages)));
       return;
     }
     const int64_t in_memory = Ceil(InMemory(policy_.kv_cache), all);
-    host = WithASequence(in_memory);
-    disk = WithASequence(all - in_memory);
+    const int64_t host = WithASequence(in_memory);
+    const int64_t disk = WithASequence(all - in_memory);
+    SetPages(kHost, host);
+    SetPages(kDisk, disk);
     // Sequences, each of which lies in one tier, cannot use what is left of
     // each tier but one: the furthest makes up for it, so that all find a
     // place.
-    const int tiers = (p_.pages[kDevice] > 0 ? 1 : 0) + (host > 0 ? 1 : 0) +
-                      (disk > 0 ? 1 : 0);
-    int64_t& furthest = disk > 0 ? disk : host;
-    if (furthest > 0) {
-      p_.stranded_pages = std::max(0, tiers - 1) * (s_.sequence_pages - 1);
-      furthest += p_.stranded_pages;
+    const int tiers =
+        (device > 0 ? 1 : 0) + (host > 0 ? 1 : 0) + (disk > 0 ? 1 : 0);
+    if (host + disk > 0) {
+      const int64_t others = std::max(0, tiers - 1);
+      p_.stranded[KvGroup::kAll] = others * (s_.sequence_pages - 1);
+      if (s_.kv_groups.window > 0) {
+        p_.stranded[KvGroup::kWindow] =
+            others * (s_.kv_groups.window_pages() - 1);
+      }
+      for (const KvGroup group : kKvGroups) {
+        p_.pages[group][disk > 0 ? kDisk : kHost] += p_.stranded[group];
+      }
     }
     if (disk > 0) {
       p_.kv_staging_bytes =
@@ -342,7 +386,8 @@ std::string Advice(const StageSizes& sizes, const StagePlacement& placement,
       break;
   }
   // The least is the KV cache of one sequence of the greatest length.
-  const bool longest = placement.pages[kHost] == sizes.sequence_pages;
+  const bool longest =
+      placement.pages[KvGroup::kAll][kHost] == sizes.sequence_pages;
   const bool disk = sizes.shape.may_use_disk;
   return absl::StrCat(
       "give it more with --host-memory, ",

@@ -56,10 +56,10 @@ struct StagePlacement {
   int device_slots = 0, host_slots = 0;
   uint64_t device_slot_bytes = 0, host_slot_bytes = 0;
 
-  std::array<int64_t, kNumTiers> pages = {};  // of KV
+  GroupPages pages = {};  // of KV
   // The pages of the furthest tier that make up for those left in the others,
   // too few for a sequence: no share of the cache.
-  int64_t stranded_pages = 0;
+  ByKvGroup<int64_t> stranded = {};
   // The device's slots for KV that lives elsewhere and is attended there.
   int staging_slots = 0;
   uint64_t kv_staging_bytes = 0;  // in host memory, of KV on disk
@@ -81,7 +81,7 @@ struct StagePlacement {
   }
   bool uses_disk() const {
     return needs_packed_files() || stages_activations() ||
-           pages[static_cast<size_t>(Tier::kDisk)] > 0;
+           pages[KvGroup::kAll][static_cast<size_t>(Tier::kDisk)] > 0;
   }
   const TierUse& use(Tier tier) const {
     return uses[static_cast<size_t>(tier)];

@@ -1,6 +1,7 @@
 #include "runtime/placement/stage_sizes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -107,6 +108,37 @@ PanelRules StageShape::rules() const {
                                       : PanelRules::Cpu(policy.dtype);
 }
 
+KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
+                      int32_t max_model_len) {
+  const auto saves = [&](int32_t window) {
+    return window > 0 && window < max_model_len &&
+           KvGroups::WindowPages(window, KvGroups::TurnOf(window)) <
+               PagesOf(max_model_len);
+  };
+  KvGroups groups;
+  for (int32_t layer = layers.begin; layer < layers.end; ++layer) {
+    const int32_t window = spec.layer(layer).window;
+    const KvGroup group = saves(window) ? KvGroup::kWindow : KvGroup::kAll;
+    if (group == KvGroup::kWindow) {
+      groups.window = std::max(groups.window, window);
+    }
+    groups.layers.push_back({group, groups.sizes[group]++});
+  }
+  if (groups.window > 0) groups.turn = KvGroups::TurnOf(groups.window);
+  return groups;
+}
+
+int64_t StageSizes::WindowPagesWith(int64_t pages) const {
+  if (kv_groups.window == 0 || pages == 0) return 0;
+  const int64_t share =
+      pages >= kv_pages
+          ? window_pages
+          : static_cast<int64_t>(std::ceil(static_cast<double>(pages) /
+                                           static_cast<double>(kv_pages) *
+                                           static_cast<double>(window_pages)));
+  return std::max<int64_t>(share, kv_groups.window_pages());
+}
+
 StageSizes::StageSizes(const StageShape& of) : shape(of) {
   const DecoderSpec& spec = *shape.model;
   const BackendShape backend = shape.backend();
@@ -159,10 +191,13 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
         .head_dim = spec.head_dim,
         .format = backend.kv_format,
         .page_alignment = backend.kv_page_alignment};
+  kv_groups = MakeKvGroups(spec, shape.layers, shape.max_model_len);
   sequence_pages = PagesOf(shape.max_model_len);
-  kv_pages = int64_t{shape.max_sequences} * PagesOf(shape.kv_positions > 0
-                                                        ? shape.kv_positions
-                                                        : shape.max_model_len);
+  const int32_t pages_each = PagesOf(
+      shape.kv_positions > 0 ? shape.kv_positions : shape.max_model_len);
+  kv_pages = int64_t{shape.max_sequences} * pages_each;
+  window_pages = int64_t{shape.max_sequences} *
+                 std::min(pages_each, kv_groups.window_pages());
   const int64_t sequences =
       std::max(1, std::min(shape.policy.gbs, shape.max_sequences));
   group_pages = std::clamp<int64_t>(

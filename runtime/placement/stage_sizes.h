@@ -6,6 +6,7 @@
 
 #include "common/policy.h"
 #include "common/types.h"
+#include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/backend_kind.h"
@@ -42,6 +43,11 @@ struct StageShape {
 // Whether weights, KV or activations may lie on a disk that is there.
 bool MayUseDisk(const Policy& policy);
 
+// Groups a stage's layers by the positions that they keep K and V of. Those
+// with a window are a group if that saves pages of the longest sequence.
+KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
+                      int32_t max_model_len);
+
 // The sizes of a stage, in bytes unless said otherwise.
 struct StageSizes {
   explicit StageSizes(const StageShape& shape);
@@ -58,10 +64,14 @@ struct StageSizes {
   std::vector<size_t> units;
   uint64_t streamable;
   uint64_t largest_unit;
-  KvLayout kv;
-  int32_t head_rows;       // that go through the head at a time
+  KvLayout kv;  // of all layers
+  KvGroups kv_groups;
+  int32_t head_rows;  // that go through the head at a time
+  // Pages of group kAll are counted even where it has no layers and they take
+  // no bytes: how many positions there is room for is told by them.
   int64_t sequence_pages;  // of the longest sequence
   int64_t kv_pages;        // that are worth having
+  int64_t window_pages;    // of group kWindow, that are worth having with these
   // KV pages of a layer that are moved together: enough for requests of several
   // MiB, no fewer than a sequence has, no more than a micro-batch has.
   int64_t group_pages;
@@ -74,7 +84,20 @@ struct StageSizes {
   uint64_t layer_staging;
   std::vector<uint64_t> head_staging;
 
-  uint64_t page() const { return kv.page_bytes(); }  // of all layers
+  // Returns the bytes of a page of all of a group's layers.
+  uint64_t page(KvGroup group) const {
+    return kv.layer_page_bytes() *
+           static_cast<uint64_t>(kv_groups.sizes[group]);
+  }
+  // Returns the pages of group kWindow that belong to so many of group kAll:
+  // their share of what is worth having, for a sequence at least.
+  int64_t WindowPagesWith(int64_t pages) const;
+  // Returns the bytes of such pages of both groups.
+  uint64_t KvBytes(int64_t pages) const {
+    return static_cast<uint64_t>(pages) * page(KvGroup::kAll) +
+           static_cast<uint64_t>(WindowPagesWith(pages)) *
+               page(KvGroup::kWindow);
+  }
   int num_layers() const { return shape.layers.size(); }
   size_t PartBegin(size_t unit, size_t offset) const {
     return unit < static_cast<size_t>(num_layers())

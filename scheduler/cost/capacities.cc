@@ -47,8 +47,7 @@ class Slopes {
 
   LinearForm All(Tier tier) const {
     LinearForm form;
-    const double kv = static_cast<double>(sizes_.kv_pages) *
-                      static_cast<double>(sizes_.page());
+    const auto kv = static_cast<double>(sizes_.KvBytes(sizes_.kv_pages));
     switch (tier) {
       case Tier::kDevice: {
         form = Weights(kOnDevice);

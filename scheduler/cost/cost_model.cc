@@ -212,8 +212,11 @@ class StepCoster {
                             sizes.kv.num_kv_heads / model_.num_kv_heads;
     });
     const double spare = (page - 1) / 2;  // of a page begun, on average
-    const double positions_read =
-        (step_.read_positions + step_.decode_rows * spare) * layers_;
+    const double positions_read = OverLayers([&](double window) {
+      return std::min(step_.read_positions,
+                      (step_.decode_rows + step_.prefill_chunks) * window) +
+             step_.decode_rows * spare;
+    });
     const double of_prompts =
         (step_.prefill_rows + step_.prefill_chunks * spare) * layers_;
     const double positions_written =
@@ -373,23 +376,43 @@ class StepCoster {
     AttentionSeconds seconds;
     if (rate == nullptr) return seconds;
     if (step_.prefill_rows > 0) {
-      const double flops =
-          4 * work_.query_width * step_.prefill_pairs * layers_;
-      seconds.prefill =
-          Seconds(flops, At(rate->prefill_flops_by_context,
-                            step_.prefill_pairs / step_.prefill_rows));
+      seconds.prefill = OverLayers([&](double window) {
+        const double pairs =
+            std::min(step_.prefill_pairs, step_.prefill_rows * window);
+        return Seconds(
+            4 * work_.query_width * pairs,
+            At(rate->prefill_flops_by_context, pairs / step_.prefill_rows));
+      });
     }
     if (step_.decode_rows > 0) {
       const double heads =
           work_.kv_width / static_cast<double>(KvWidth(model_));
-      const double bytes = KvBytesPerPosition(model_, format) * heads *
-                           step_.decode_positions * layers_ *
-                           (1 + policy_.sparsity) / 2;
-      seconds.decode =
-          Seconds(bytes, At(rate->decode_bytes_by_context,
-                            step_.decode_positions / step_.decode_rows));
+      seconds.decode = OverLayers([&](double window) {
+        const double positions =
+            std::min(step_.decode_positions, step_.decode_rows * window);
+        const double bytes = KvBytesPerPosition(model_, format) * heads *
+                             positions * (1 + policy_.sparsity) / 2;
+        return Seconds(bytes, At(rate->decode_bytes_by_context,
+                                 positions / step_.decode_rows));
+      });
     }
     return seconds;
+  }
+
+  // Sums over the stage's layers what `of_layer` gives for the most positions
+  // that a row attends in one. Rows are taken to be at their average: of some
+  // before the window's end and some behind it that is a little too much.
+  double OverLayers(absl::FunctionRef<double(double window)> of_layer) const {
+    const KvGroups& groups = sizes_.kv_groups;
+    double sum = 0;
+    if (const int32_t all = groups.sizes[KvGroup::kAll]; all > 0) {
+      constexpr double kNoWindow = 1e15;
+      sum += all * of_layer(kNoWindow);
+    }
+    if (groups.window > 0) {
+      sum += groups.sizes[KvGroup::kWindow] * of_layer(groups.window);
+    }
+    return sum;
   }
 
   void Attention() {

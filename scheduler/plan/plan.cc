@@ -83,8 +83,8 @@ int32_t ResolveAutomatic(const PlanRequest& request, int machine,
   // The room for KV bounds the sequences, each of which has its whole share.
   int32_t gbs = block.gbs;
   if (asked.automatic_kv_cache) {
-    const auto on_device = static_cast<double>(placed.pages[0]);
-    const auto on_host = static_cast<double>(placed.pages[1]);
+    const auto on_device = static_cast<double>(placed.pages[KvGroup::kAll][0]);
+    const auto on_host = static_cast<double>(placed.pages[KvGroup::kAll][1]);
     const auto all = static_cast<double>(sizes.kv_pages);
     double there = on_device + on_host;
     // A sequence lies in one tier, and none in what is left of two.

@@ -72,6 +72,11 @@ class PlanSearch {
     }
     order_.resize(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) order_[g] = g;
+    for (int layer = 0; layer < request.model.num_layers; ++layer) {
+      windows_before_.push_back(
+          windows_before_.back() +
+          (request.model.layer(layer).window > 0 ? 1 : 0));
+    }
   }
 
   absl::StatusOr<PlanResult> Run(Objective objective, double max_latency);
@@ -113,6 +118,9 @@ class PlanSearch {
     key = key * static_cast<int64_t>(request_.machines.size()) +
           classes_.representative(machine);
     key = key * (request_.model.num_layers + 1) + layers.size();
+    // Layers are alike but for their windows.
+    key = key * (request_.model.num_layers + 1) + windows_before_[layers.end] -
+          windows_before_[layers.begin];
     return key * 4 + (first ? 2 : 0) + (last ? 1 : 0);
   }
 
@@ -199,6 +207,8 @@ class PlanSearch {
   const MachineClasses classes_;
   std::vector<std::vector<int>> groups_;  // workers by machine
   std::vector<size_t> order_;             // of the groups, in the pipeline
+  // For each layer, and the end, the layers before it that have a window.
+  std::vector<int32_t> windows_before_ = {0};
   std::map<std::array<int32_t, 6>, std::vector<StepShape>> steps_;
   std::map<Candidate, int64_t> ids_;
   std::optional<Candidate> last_;  // asked about, and its id

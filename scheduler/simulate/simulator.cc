@@ -188,6 +188,8 @@ absl::StatusOr<Stages> StagesOf(const PlanRequest& request, const Plan& plan) {
                  layers.size() == stage.layers.size() &&
                  (layers.begin == 0) == first &&
                  (layers.end == request.model.num_layers) == last &&
+                 kind.stage.ranks->lead().kv_groups.sizes ==
+                     stage_case.ranks->lead().kv_groups.sizes &&
                  kind.stage.policy == stage.policy;
         });
     stages.kind_of_stage.push_back(

@@ -32,6 +32,11 @@ absl::Status StepScheduler::Options::Validate() const {
         ", max_logit_biases ", max_logit_biases, ", max_releases ",
         max_releases, ": all must be positive");
   }
+  if (kv_window.pages_each < 0 || kv_window.pages < kv_window.pages_each) {
+    return InvalidArgument("step scheduler: ", kv_window.pages,
+                           " pages of a window are too few for a sequence's ",
+                           kv_window.pages_each);
+  }
   if (!packing && reserve == Reserve::kProfile) {
     return absl::InvalidArgumentError(
         "step scheduler: without packing, pages must be reserved at their "
@@ -64,7 +69,9 @@ StepScheduler::StepScheduler(const Options& options) : options_(options) {
   for (int32_t b = 0; b < options.num_blocks; ++b) {
     blocks_.push_back({.micro_batches = std::vector<std::vector<Running>>(
                            options.num_microbatches),
-                       .profile = UsageProfile(options.page_tokens)});
+                       .profile = UsageProfile(options.page_tokens),
+                       .window_profile = UsageProfile(
+                           options.page_tokens, options.kv_window.pages_each)});
   }
 }
 
@@ -75,6 +82,17 @@ int64_t StepScheduler::PagesFor(int32_t max_positions) const {
 int64_t StepScheduler::Claim(const Block& block) const {
   return options_.reserve == Reserve::kProfile ? block.profile.Peak()
                                                : block.maximum_pages;
+}
+
+int64_t StepScheduler::WindowClaim(const Block& block) const {
+  return options_.reserve == Reserve::kProfile ? block.window_profile.Peak()
+                                               : block.maximum_window_pages;
+}
+
+int64_t StepScheduler::window_pages_reserved() const {
+  int64_t pages = 0;
+  for (const Block& block : blocks_) pages += WindowClaim(block);
+  return pages;
 }
 
 int64_t StepScheduler::pages_reserved() const {
@@ -140,6 +158,7 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
     // All may sit out until slices are back.
     if (!AnyPlanned(block)) return std::nullopt;
     block.profile.Advance();
+    block.window_profile.Advance();
     const double share =
         static_cast<double>(options_.kv_pages) / options_.num_blocks;
     block.credit = std::min(block.credit + share, share);
@@ -307,16 +326,25 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
     UsageProfile::Use use;
     if (options_.reserve == Reserve::kMaximum) {
       const int64_t pages = PagesFor(head.max_positions);
-      if (!MayClaim(block, block.maximum_pages + pages)) return;
+      const int64_t window_pages = WindowPagesFor(head.max_positions);
+      if (!MayClaim(block, block.maximum_pages + pages,
+                    block.maximum_window_pages + window_pages)) {
+        return;
+      }
       block.maximum_pages += pages;
+      block.maximum_window_pages += window_pages;
     } else {
       if (block.sequences > 0 && block.credit <= 0 &&
           Paces(head, block_limit)) {
         return;
       }
       use = UseOf(head, micro_batch, planned, block.profile.now());
-      if (!MayClaim(block, block.profile.PeakWith(use))) return;
+      if (!MayClaim(block, block.profile.PeakWith(use),
+                    block.window_profile.PeakWith(use))) {
+        return;
+      }
       block.profile.Add(use);
+      block.window_profile.Add(use);
       const auto cost = static_cast<double>(PageSteps(
           head.known_tokens, ExpectedEnd(head), options_.page_tokens));
       block.credit = std::max(block.credit, 0.0) - cost;
@@ -411,7 +439,12 @@ void StepScheduler::LearnFrom(const Running& ended) {
   steps_allowed_ += allowed - kLengthsForgotten * steps_allowed_;
 }
 
-bool StepScheduler::MayClaim(const Block& block, int64_t pages) const {
+bool StepScheduler::MayClaim(const Block& block, int64_t pages,
+                             int64_t window_pages) const {
+  if (window_pages_reserved() - WindowClaim(block) + window_pages >
+      options_.kv_window.pages) {
+    return false;
+  }
   if (pages_reserved() - Claim(block) + pages > options_.kv_pages) return false;
   if (pages <= CeilDiv(options_.kv_pages, options_.num_blocks)) return true;
   return std::all_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
@@ -466,6 +499,8 @@ void StepScheduler::OnComputed(Block& block, Running& sequence,
     if (exact != sequence.use) {
       block.profile.Remove(sequence.use);
       block.profile.Add(exact);
+      block.window_profile.Remove(sequence.use);
+      block.window_profile.Add(exact);
       sequence.use = exact;
     }
   }
@@ -517,9 +552,11 @@ void StepScheduler::Release(Block& block, const Running& sequence) {
   --block.sequences;
   if (options_.reserve == Reserve::kProfile) {
     block.profile.Remove(sequence.use);
+    block.window_profile.Remove(sequence.use);
     LearnFrom(sequence);
   } else {
     block.maximum_pages -= PagesFor(sequence.max_positions);
+    block.maximum_window_pages -= WindowPagesFor(sequence.max_positions);
   }
   pending_release_.push_back(sequence.id);
 }
@@ -535,8 +572,10 @@ std::vector<SequenceId> StepScheduler::Clear() {
       micro_batch.clear();
     }
     block.profile = UsageProfile(options_.page_tokens);
+    block.window_profile =
+        UsageProfile(options_.page_tokens, options_.kv_window.pages_each);
     block.sequences = 0;
-    block.maximum_pages = 0;
+    block.maximum_pages = block.maximum_window_pages = 0;
     block.credit = 0;
     block.flights.clear();
     block.step_in_flight = block.prefills = false;

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
 #include "scheduler/steps/chunk_room.h"
 #include "scheduler/steps/usage_profile.h"
@@ -51,6 +52,8 @@ namespace sluice {
 //   of what each needs for max_positions. A sequence is admitted only if the
 //   claims of all blocks together stay within kv_pages. (The proof is below.)
 // * With kProfile and `refill`, admissions are paced at first, see below.
+// * Layers with a window may have pages of their own (Options::kv_window).
+//   These are claimed likewise, and those claims stay within that room, too.
 // * What a step admits has no more entries of logit_bias together than a plan
 //   has room for: who is next in line then comes with the next step.
 // * Blocks are balanced: one takes no more than
@@ -118,6 +121,7 @@ class StepScheduler {
     int32_t slice_context = 0;
     int64_t kv_pages = 0;               // shared by all sequences
     int32_t page_tokens = kPageTokens;  // positions in a page
+    WindowRoom kv_window;               // beside them
     bool refill = true;  // admit into blocks whose sequences still run
     Reserve reserve = Reserve::kProfile;
     // If false, each prefill chunk of a micro-batch counts as much as the
@@ -129,6 +133,7 @@ class StepScheduler {
     int64_t max_releases = 1 << 20;
 
     // kInvalidArgument unless all sizes are positive, those of slices in range,
+    // a window's room that of a sequence at least,
     // max_step_tokens >= gbs, and packing is on with Reserve::kProfile and with
     // slice_context.
     absl::Status Validate() const;
@@ -166,6 +171,8 @@ class StepScheduler {
   // Returns the pages that all blocks claim: for the sequences that run, and
   // for finished ones whose last step is still in flight.
   int64_t pages_reserved() const;
+  // Likewise, of the window's pages.
+  int64_t window_pages_reserved() const;
 
   struct NextStep {
     BlockId block;
@@ -249,10 +256,11 @@ class StepScheduler {
 
   struct Block {
     std::vector<std::vector<Running>> micro_batches;  // in order of admission
-    UsageProfile profile;
+    UsageProfile profile, window_profile;
     int64_t sequences = 0;
-    int64_t maximum_pages = 0;  // of max_positions of each
-    double credit = 0;          // for admissions: pages x steps
+    // Of max_positions of each.
+    int64_t maximum_pages = 0, maximum_window_pages = 0;
+    double credit = 0;  // for admissions: pages x steps
     std::deque<Flight> flights;
     bool step_in_flight = false;  // one that is no slice
     bool may_slice = true;        // it would not be behind a mere release
@@ -300,7 +308,11 @@ class StepScheduler {
   explicit StepScheduler(const Options& options);
 
   int64_t PagesFor(int32_t max_positions) const;
+  int64_t WindowPagesFor(int32_t max_positions) const {
+    return options_.kv_window.Claim(PagesFor(max_positions));
+  }
   int64_t Claim(const Block& block) const;
+  int64_t WindowClaim(const Block& block) const;
   // Whether a sequence has got to its maximum and was not finished.
   static bool AwaitsFinish(const Block& block);
   // Sets new_tokens of the sequences; returns the room left.
@@ -326,7 +338,7 @@ class StepScheduler {
   UsageProfile::Use UseOf(const Waiting& sequence,
                           const std::vector<Running>& micro_batch,
                           int32_t planned, int64_t now) const;
-  bool MayClaim(const Block& block, int64_t pages) const;
+  bool MayClaim(const Block& block, int64_t pages, int64_t window_pages) const;
   // Returns the positions that the sequence is expected to come to.
   int32_t ExpectedEnd(const Waiting& sequence) const;
   // Whether pacing pays, with sequences like this one.

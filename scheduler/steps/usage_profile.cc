@@ -14,12 +14,12 @@ void UsageProfile::Advance() {
 int64_t UsageProfile::PagesAt(const Use& use, int64_t step) const {
   const int64_t position = std::min<int64_t>(
       use.max, use.known + std::max<int64_t>(0, step - use.grows));
-  return (position + page_tokens_ - 1) / page_tokens_;
+  return std::min((position + page_tokens_ - 1) / page_tokens_, max_pages_);
 }
 
 void UsageProfile::Count(const Use& use, int64_t sign) {
   const int64_t steps = use.end - now_;
-  if (steps <= 0) return;
+  if (steps <= 0 || max_pages_ == 0) return;
   if (steps > static_cast<int64_t>(pages_.size())) pages_.resize(steps);
   for (int64_t i = 0; i < steps; ++i) {
     pages_[i] += sign * PagesAt(use, now_ + i);
@@ -38,6 +38,7 @@ int64_t UsageProfile::Peak() const {
 
 int64_t UsageProfile::PeakWith(const Use& use) const {
   int64_t peak = Peak();
+  if (max_pages_ == 0) return peak;
   const auto known = static_cast<int64_t>(pages_.size());
   for (int64_t step = now_; step < use.end; ++step) {
     const int64_t i = step - now_;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 
 namespace sluice {
 
@@ -28,7 +29,10 @@ class UsageProfile {
     friend bool operator==(const Use&, const Use&) = default;
   };
 
-  explicit UsageProfile(int32_t page_tokens) : page_tokens_(page_tokens) {}
+  // No sequence holds more than `max_pages`, however long it is.
+  explicit UsageProfile(int32_t page_tokens,
+                        int64_t max_pages = std::numeric_limits<int64_t>::max())
+      : page_tokens_(page_tokens), max_pages_(max_pages) {}
 
   // Ordinal of the present step: formed last, or to be formed if none was.
   int64_t now() const { return now_; }
@@ -49,6 +53,7 @@ class UsageProfile {
   void Count(const Use& use, int64_t sign);
 
   int32_t page_tokens_;
+  int64_t max_pages_;
   int64_t now_ = 0;
   std::deque<int64_t> pages_;  // of step now_ + index; none beyond
   mutable int64_t peak_ = 0;   // -1: to be found

@@ -25,6 +25,8 @@ RANDOM_LENGTHS = (1, 2, 7, 33, 70)
 # These prompts go beyond max_position_embeddings (160), as far as the scaling of their positions
 # goes.
 SCALED_LENGTHS = {"llama-linear-rope": (200,), "qwen2-yarn": (200,)}
+# With what is generated, these take the pages of their windows a second time.
+WINDOW_LENGTHS = dict.fromkeys(["mistral-window", "qwen2-window", "gemma3-base"], (120,))
 DETAILED_LENGTH = 33  # the prompt whose every position is recorded
 TOP = 8
 NEW_TOKENS = 32
@@ -81,7 +83,7 @@ def every_position(logits):
 def random_prompts(model, name):
     """Yields, for each length, the first random prompt whose greedy run is clear and not dull."""
     rng = random.Random(zlib.crc32(name.encode()))
-    for length in RANDOM_LENGTHS + SCALED_LENGTHS.get(name, ()):
+    for length in (RANDOM_LENGTHS + SCALED_LENGTHS.get(name, ()) + WINDOW_LENGTHS.get(name, ())):
         # A model's weights decide how lively it can be, so the bar is lowered slowly.
         for attempt in range(400):
             ids = [rng.randrange(3, model.config.get_text_config().vocab_size) for _ in range(length)]

@@ -38,12 +38,15 @@ void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total,
 }
 
 void StageReporter::Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-                          int32_t page_tokens, uint64_t weight_bytes) {
+                          const WindowRoom& window, int32_t page_tokens,
+                          uint64_t weight_bytes) {
   v1::WorkerMessage message;
   auto* ready = message.mutable_stage_ready();
   ready->set_epoch(epoch.value());
   ready->set_kv_pages(kv_pages);
   ready->set_kv_by_need(kv_by_need);
+  ready->set_window_pages(window.pages);
+  ready->set_window_pages_each(window.pages_each);
   ready->set_page_tokens(page_tokens);
   ready->set_weight_bytes(weight_bytes);
   send_(std::move(message));

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
+#include "runtime/kv/kv_groups.h"
 
 namespace sluice {
 
@@ -31,7 +32,8 @@ class StageReporter {
   void Progress(PlanEpoch epoch, uint64_t bytes_done, uint64_t bytes_total,
                 bool fetching = false);
   void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-             int32_t page_tokens, uint64_t weight_bytes);
+             const WindowRoom& window, int32_t page_tokens,
+             uint64_t weight_bytes);
   // `status` may have NextUnreached's payload.
   void Failed(PlanEpoch epoch, const absl::Status& status);
   void Result(const StepResult& result, double compute_seconds);

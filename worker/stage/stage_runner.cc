@@ -391,7 +391,8 @@ void StageRunner::Play(Run& run) {
       run.ready = !run.closed;
     }
     a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
-                      executor_->page_tokens(), executor_->weight_bytes());
+                      executor_->kv_window(), executor_->page_tokens(),
+                      executor_->weight_bytes());
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
     LogInfo("epoch=", a.epoch.value(), " ", a.Name(),
             a.prepare ? " is prepared: " : " is ready: ",

@@ -43,7 +43,7 @@ void HostAttention::BeginStep(StepWork* step) {
 }
 
 bool HostAttention::OnHost(size_t item) const {
-  const std::vector<SegmentRun>& runs = step_->batch_of(item).runs;
+  const std::vector<SegmentRun>& runs = step_->kv_of(item).runs;
   return !runs.empty() && runs.back().tier != Tier::kDevice;
 }
 
@@ -59,7 +59,7 @@ void HostAttention::CopyRows(Job& job, bool to_host) {
                          {{{"layer", context_.layers.begin + layer}}}};
   // Copies are announced as a whole, so that `done` isn't complete in between.
   done.Expect(1);
-  for (const SegmentRun& run : work.runs) {
+  for (const SegmentRun& run : step_->kv_of(job.item).runs) {
     if (run.tier == Tier::kDevice) continue;
     const SegmentView& first = work.segments[run.first];
     const SegmentView& last = work.segments[run.first + run.count - 1];

@@ -46,7 +46,7 @@ void DeviceKvStager::ReadAhead() {
 absl::StatusOr<bool> DeviceKvStager::Place(Group* group, size_t, bool wait) {
   if (group->run.tier == Tier::kHost) {
     for (KvSegment& kv : group->kv) {
-      kv.kv = options_.host->LayerBase(group->layer);
+      kv.kv = options_.host.LayerBase(group->place);
     }
     return true;
   }
@@ -89,7 +89,7 @@ absl::Status DeviceKvStager::Release() {
 void DeviceKvStager::Reset() {
   KvStaging::Reset();
   if (options_.disk != nullptr) options_.disk->Reset();
-  if (options_.host != nullptr) options_.host->Trim();
+  options_.host.Trim();
 }
 
 StreamTotals DeviceKvStager::totals() const {

@@ -27,7 +27,7 @@ class DeviceKvStager : public KvStaging {
     KvLayout layout;
     int64_t group_pages = 0;  // of a slot
     int slots = 2;
-    std::unique_ptr<KvArena> host;   // null: no pages in host memory
+    KvArenas host;                   // empty: no pages in host memory
     std::unique_ptr<KvStream> disk;  // null: none on disk
   };
   // Errors are those of Device::Allocate.

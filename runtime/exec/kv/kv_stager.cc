@@ -34,18 +34,25 @@ absl::StatusOr<std::unique_ptr<KvStager>> KvStager::Create(
                                       context.memory, context.device));
   SLUICE_ASSIGN_OR_RETURN(
       self->file_,
-      DiskFile::CreateTemporary(context.disk_dir, "kv cache",
-                                static_cast<uint64_t>(options.num_pages) *
-                                    options.layout.num_layers * page_bytes,
-                                context.disk));
+      DiskFile::CreateTemporary(
+          context.disk_dir, "kv cache",
+          self->GroupBytes(KvGroup::kAll) + self->GroupBytes(KvGroup::kWindow),
+          context.disk));
   return self;
 }
 
-uint64_t KvStager::FileOffset(int32_t layer, int32_t page) const {
-  return (static_cast<uint64_t>(layer) *
-              static_cast<uint64_t>(options_.num_pages) +
-          static_cast<uint64_t>(page)) *
-         page_bytes();
+uint64_t KvStager::GroupBytes(KvGroup group) const {
+  return static_cast<uint64_t>(options_.num_pages[group]) *
+         static_cast<uint64_t>(options_.layers[group]) * page_bytes();
+}
+
+uint64_t KvStager::FileOffset(KvGroups::Layer layer, int32_t page) const {
+  const uint64_t begin =
+      layer.group == KvGroup::kAll ? 0 : GroupBytes(KvGroup::kAll);
+  return begin + (static_cast<uint64_t>(layer.index) *
+                      static_cast<uint64_t>(options_.num_pages[layer.group]) +
+                  static_cast<uint64_t>(page)) *
+                     page_bytes();
 }
 
 absl::StatusOr<bool> KvStager::Place(Group* placed, size_t bytes, bool) {
@@ -68,14 +75,14 @@ absl::StatusOr<bool> KvStager::Place(Group* placed, size_t bytes, bool) {
 
 void KvStager::Load(Group* group, const KvSegment& kv, int32_t page,
                     std::span<std::byte> data) {
-  options_.context.io->Read(*file_, FileOffset(group->layer, page), data,
+  options_.context.io->Read(*file_, FileOffset(group->place, page), data,
                             &group->in, {"kv", {{{"layer", group->layer}}}});
   totals_.read_bytes += data.size();
 }
 
 void KvStager::Store(Group* group, const KvSegment& kv, int32_t page,
                      std::span<const std::byte> data) {
-  options_.context.io->Write(*file_, FileOffset(group->layer, page), data,
+  options_.context.io->Write(*file_, FileOffset(group->place, page), data,
                              &group->out, {"kv", {{{"layer", group->layer}}}});
   totals_.write_bytes += data.size();
 }

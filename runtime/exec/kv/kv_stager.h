@@ -22,8 +22,9 @@ namespace sluice {
 class KvStager : public KvStaging {
  public:
   struct Options {
-    KvLayout layout;           // page_alignment: kDiskBlockBytes
-    int64_t num_pages = 0;     // on disk
+    KvLayout layout;                    // page_alignment: kDiskBlockBytes
+    ByKvGroup<int32_t> layers = {};     // of each group
+    ByKvGroup<int64_t> num_pages = {};  // of each group, on disk
     size_t staging_bytes = 0;  // KvStagingBytes() of a sequence at least
     StreamContext context;
   };
@@ -41,7 +42,9 @@ class KvStager : public KvStaging {
             std::span<std::byte> data) override;
   void Store(Group* group, const KvSegment& kv, int32_t page,
              std::span<const std::byte> data) override;
-  uint64_t FileOffset(int32_t layer, int32_t page) const;
+  // One group's pages follow the other's.
+  uint64_t GroupBytes(KvGroup group) const;
+  uint64_t FileOffset(KvGroups::Layer layer, int32_t page) const;
 
   const Options options_;
   const int64_t group_pages_;

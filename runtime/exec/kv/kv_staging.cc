@@ -1,5 +1,6 @@
 #include "runtime/exec/kv/kv_staging.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "common/status_macros.h"
@@ -11,8 +12,8 @@ namespace {
 
 // Calls copy(segment, page, offset, bytes) for each run of pages whose numbers
 // follow each other, of the pages [begin(segment), end(segment)) of each
-// segment: page numbers and the bytes of a group. Announces all of them at
-// once, so that `done` can't be complete in between.
+// segment, all of which are in sight: page numbers and the bytes of a group.
+// Announces all of them at once, so that `done` can't be complete in between.
 template <typename Begin, typename End, typename Copy>
 void CopyPages(std::span<const KvSegment> segments, size_t page_bytes,
                IoCompletion* done, Begin begin, End end, Copy copy) {
@@ -22,10 +23,11 @@ void CopyPages(std::span<const KvSegment> segments, size_t page_bytes,
     ForEachPageRun(kv.pages, begin(kv), end(kv),
                    [&](int32_t first, int32_t last) {
                      done->Expect(1);
-                     copy(kv, kv.pages[first], offset + first * page_bytes,
+                     copy(kv, kv.pages[first],
+                          offset + (first - kv.first_page) * page_bytes,
                           (last - first) * page_bytes);
                    });
-    offset += kv.pages.size() * page_bytes;
+    offset += kv.num_pages() * page_bytes;
   }
   done->Done(absl::OkStatus());
 }
@@ -90,7 +92,7 @@ absl::StatusOr<bool> KvStaging::AwaitWriters(int32_t layer,
 absl::StatusOr<bool> KvStaging::LoadNext(bool wait) {
   const SegmentRun* run = nullptr;
   for (; next_item_ < step_->items.size(); ++next_item_, next_run_ = 0) {
-    const std::vector<SegmentRun>& runs = step_->batch_of(next_item_).runs;
+    const std::vector<SegmentRun>& runs = step_->kv_of(next_item_).runs;
     while (next_run_ < runs.size() && runs[next_run_].tier < first_tier_) {
       ++next_run_;
     }
@@ -102,13 +104,14 @@ absl::StatusOr<bool> KvStaging::LoadNext(bool wait) {
   SLUICE_RETURN_IF_ERROR(Reclaim(false));
   if (num_groups_ == groups_.size()) return false;
   const int32_t layer = step_->items[next_item_].layer;
-  const auto kv = std::span<const KvSegment>(step_->batch_of(next_item_).kv)
+  const auto kv = std::span<const KvSegment>(step_->kv_of(next_item_).segments)
                       .subspan(run->first, run->count);
   SLUICE_ASSIGN_OR_RETURN(const bool written, AwaitWriters(layer, kv));
   if (!written) return false;
   Group& next = group(num_groups_);
   next.item = next_item_;
   next.layer = layer;
+  next.place = step_->layer_of(next_item_);
   next.run = *run;
   next.kv.assign(kv.begin(), kv.end());
   next.released = false;
@@ -119,7 +122,8 @@ absl::StatusOr<bool> KvStaging::LoadNext(bool wait) {
   ++num_groups_;
   ++next_run_;
   CopyPages(
-      next.kv, page_bytes_, &next.in, [](const KvSegment&) { return 0; },
+      next.kv, page_bytes_, &next.in,
+      [](const KvSegment& s) { return s.first_page; },
       [](const KvSegment& s) { return PagesOf(s.start); },
       [&](const KvSegment& s, int32_t page, size_t at, size_t bytes) {
         Load(&next, s, page, {next.data + at, bytes});
@@ -132,6 +136,17 @@ void KvStaging::ReadAhead() {
   for (;;) {
     const absl::StatusOr<bool> loaded = LoadNext(false);
     if (!loaded.ok() || !*loaded) return;
+  }
+}
+
+// Pages out of sight get a number, too, which nobody looks up.
+void KvStaging::NumberPages(Group* group) {
+  group->numbers.clear();
+  for (const KvSegment& kv : group->kv) {
+    if (kv.first_page == 0) continue;
+    for (int32_t page = 0; page < std::ssize(kv.pages); ++page) {
+      group->numbers.push_back(std::max(0, page - kv.first_page));
+    }
   }
 }
 
@@ -152,16 +167,33 @@ absl::Status KvStaging::Acquire(size_t item, const SegmentRun& run) {
   ++num_acquired_;
   SLUICE_RETURN_IF_ERROR(WaitTimed(next.in, &totals_.stall_seconds));
   BatchWork& work = step_->batch_of(item);
+  NumberPages(&next);
   std::byte* at = next.data;
+  size_t numbered = 0;
   for (int32_t i = 0; i < run.count; ++i) {
     SegmentView& segment = work.segments[run.first + i];
-    const size_t pages = next.kv[i].pages.size();
+    const KvSegment& kv = next.kv[i];
+    const size_t pages = kv.pages.size();
     segment.kv = at;
-    segment.pages = std::span<const int32_t>(iota_).first(pages);
-    at += pages * page_bytes_;
+    if (kv.first_page == 0) {
+      segment.pages = std::span<const int32_t>(iota_).first(pages);
+    } else {
+      segment.pages =
+          std::span<const int32_t>(next.numbers).subspan(numbered, pages);
+      numbered += pages;
+    }
+    at += kv.num_pages() * page_bytes_;
   }
   ReadAhead();
   return absl::OkStatus();
+}
+
+// Of a segment longer than its window only what the next ones see has a place.
+int32_t KvStaging::FirstToStore(const Group& group, const KvSegment& kv) const {
+  const int32_t first_new = kv.start / kPageTokens;
+  if (group.place.group == KvGroup::kAll) return first_new;
+  return std::max(first_new, static_cast<int32_t>(kv.pages.size()) -
+                                 step_->groups().window_pages());
 }
 
 absl::Status KvStaging::Release() {
@@ -169,7 +201,7 @@ absl::Status KvStaging::Release() {
   done.released = true;
   CopyPages(
       done.kv, page_bytes_, &done.out,
-      [](const KvSegment& s) { return s.start / kPageTokens; },
+      [&](const KvSegment& s) { return FirstToStore(done, s); },
       [](const KvSegment& s) { return PagesOf(s.start + s.num_tokens); },
       [&](const KvSegment& s, int32_t page, size_t at, size_t bytes) {
         Store(&done, s, page, {done.data + at, bytes});

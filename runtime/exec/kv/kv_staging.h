@@ -32,9 +32,13 @@ class KvStaging : public KvStream {
  protected:
   struct Group {
     size_t item = 0;
-    int32_t layer = 0;
+    int32_t layer = 0;  // of the stage
+    KvGroups::Layer place;
     SegmentRun run;
     std::vector<KvSegment> kv;  // the run's
+    // Of those whose first pages are out of sight: the numbers of the others
+    // in staging memory.
+    std::vector<int32_t> numbers;
     std::byte* data = nullptr;  // the pages in staging memory
     IoCompletion in, out;
     bool released = false;
@@ -69,6 +73,8 @@ class KvStaging : public KvStream {
  private:
   absl::StatusOr<bool> LoadNext(bool wait);
   absl::Status Reclaim(bool wait);
+  static void NumberPages(Group* group);
+  int32_t FirstToStore(const Group& group, const KvSegment& kv) const;
   absl::StatusOr<bool> AwaitWriters(int32_t layer,
                                     std::span<const KvSegment> kv);
 

@@ -19,7 +19,7 @@ namespace sluice {
 // Brings the KV pages of the sequences of one or two tiers to where they are
 // attended, run by run, and puts away what changed. A step's runs are acquired
 // strictly in the order of its items and, within one, in that of
-// BatchWork::runs; each is released before the next. Used by one thread at a
+// KvWork::runs; each is released before the next. Used by one thread at a
 // time.
 class KvStream {
  public:
@@ -48,21 +48,22 @@ class KvStream {
 // Pages that are attended where they live.
 class ResidentKv : public KvStream {
  public:
-  explicit ResidentKv(std::unique_ptr<KvArena> arena)
-      : arena_(std::move(arena)) {}
+  explicit ResidentKv(KvArenas arenas) : arenas_(std::move(arenas)) {}
   void BeginStep(StepWork* step) override { step_ = step; }
   absl::Status Acquire(size_t item, const SegmentRun& run) override {
-    std::byte* const base = arena_->LayerBase(step_->items[item].layer);
+    std::byte* const base = arenas_.LayerBase(step_->layer_of(item));
+    const KvWork& kv = step_->kv_of(item);
     BatchWork& work = step_->batch_of(item);
     for (int32_t s = run.first; s < run.first + run.count; ++s) {
       work.segments[s].kv = base;
+      work.segments[s].pages = kv.segments[s].pages;
     }
     return absl::OkStatus();
   }
-  void Reset() override { arena_->Trim(); }
+  void Reset() override { arenas_.Trim(); }
 
  private:
-  const std::unique_ptr<KvArena> arena_;
+  const KvArenas arenas_;
   StepWork* step_ = nullptr;
 };
 

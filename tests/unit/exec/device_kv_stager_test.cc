@@ -9,6 +9,7 @@
 
 #include "runtime/kv/kv_arena.h"
 #include "runtime/memory/cpu_device.h"
+#include "tests/unit/exec/kv_groups_testing.h"
 
 namespace sluice {
 namespace {
@@ -33,7 +34,7 @@ class DeviceKvStagerTest : public testing::Test {
     options.layout = layout_;
     options.group_pages = pages;
     options.slots = slots;
-    options.host = std::move(host);
+    options.host.of[KvGroup::kAll] = std::move(host);
     auto stager = DeviceKvStager::Create(std::move(options));
     ASSERT_TRUE(stager.ok()) << stager.status();
     stager_ = *std::move(stager);
@@ -68,10 +69,11 @@ class DeviceKvStagerTest : public testing::Test {
     for (const std::vector<KvSegment>& segments : batches) {
       BatchWork& work = step_.batches.emplace_back();
       work.segments.resize(segments.size());
-      work.kv = segments;
-      work.runs = {{0, static_cast<int32_t>(segments.size()), Tier::kHost}};
+      KvWork& kv = work.kv[KvGroup::kAll];
+      kv.segments = segments;
+      kv.runs = {{0, static_cast<int32_t>(segments.size()), Tier::kHost}};
       for (const KvSegment& segment : segments) {
-        work.runs[0].pages += static_cast<int64_t>(segment.pages.size());
+        kv.runs[0].pages += static_cast<int64_t>(segment.pages.size());
       }
     }
     step_.num_batches = batches.size();
@@ -79,7 +81,7 @@ class DeviceKvStagerTest : public testing::Test {
     stager_->BeginStep(&step_);
   }
   absl::Status Acquire(size_t item) {
-    return stager_->Acquire(item, step_.batch_of(item).runs[0]);
+    return stager_->Acquire(item, step_.kv_of(item).runs[0]);
   }
   const SegmentView& View(size_t item, int segment = 0) {
     return step_.batch_of(item).segments[segment];
@@ -110,7 +112,8 @@ class DeviceKvStagerTest : public testing::Test {
   uint64_t asked_ = 0;  // copies of PagesIn()
   DeviceCompute compute_;
   KvArena* host_ = nullptr;
-  StepWork step_;
+  const KvGroups groups_ = AllPositions(kLayers);
+  StepWork step_{&groups_};
   std::unique_ptr<DeviceKvStager> stager_;
 };
 

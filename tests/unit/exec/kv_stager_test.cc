@@ -9,6 +9,7 @@
 
 #include "common/blocks.h"
 #include "tests/support/temp_dir.h"
+#include "tests/unit/exec/kv_groups_testing.h"
 
 namespace sluice {
 namespace {
@@ -34,7 +35,8 @@ class KvStagerTest : public testing::Test {
   void Create(bool overlap) {
     stager_.reset();
     auto stager = KvStager::Create({.layout = layout_,
-                                    .num_pages = kSequences * kPagesEach,
+                                    .layers = {kStreamedLayers, 0},
+                                    .num_pages = {kSequences * kPagesEach, 0},
                                     .staging_bytes = KvStagingBytes(
                                         layout_.layer_page_bytes(), kPagesEach),
                                     .context = {.memory = &memory_,
@@ -82,12 +84,13 @@ class KvStagerTest : public testing::Test {
     for (size_t item = 0; item < step_.items.size(); ++item) {
       const int32_t layer = step_.items[item].layer;
       const BatchWork& work = step_.batch_of(item);
-      for (const SegmentRun& run : work.runs) {
+      const KvWork& kv = step_.kv_of(item);
+      for (const SegmentRun& run : kv.runs) {
         ASSERT_TRUE(stager_->Acquire(item, run).ok());
         for (int32_t i = run.first; i < run.first + run.count; ++i) {
           const SegmentView& segment = work.segments[i];
-          const auto s = static_cast<int32_t>(work.kv[i].sequence.value());
-          ASSERT_EQ(segment.pages.size(), work.kv[i].pages.size());
+          const auto s = static_cast<int32_t>(kv.segments[i].sequence.value());
+          ASSERT_EQ(segment.pages.size(), kv.segments[i].pages.size());
           for (size_t p = 0; p < segment.pages.size(); ++p) {
             std::byte* page =
                 segment.kv + segment.pages[p] * layout_.layer_page_bytes();
@@ -111,8 +114,10 @@ class KvStagerTest : public testing::Test {
   MemoryBudget memory_{Tier::kHost, 64 << 20}, disk_{Tier::kDisk, 64 << 20};
   std::unique_ptr<IoEngine> io_;
   KvLayout layout_;
-  PageTables tables_{{0, 0, kSequences* kPagesEach}, kPagesEach* kPageTokens};
-  StepWork step_;
+  PageTables tables_{
+      {TierPages{0, 0, kSequences* kPagesEach}}, kPagesEach* kPageTokens, 0};
+  const KvGroups groups_ = AllPositions(kStreamedLayers);
+  StepWork step_{&groups_};
   std::unique_ptr<KvStager> stager_;
 };
 
@@ -164,7 +169,7 @@ TEST_F(KvStagerTest, ReadsOnIntoTheMemoryOfWhatIsAwayByNow) {
   ASSERT_LT(ahead, kStreamedLayers * kSequences * layout_.layer_page_bytes());
   // A full ring has room for a group when the memory of two is back.
   for (const size_t group : {0, 1}) {
-    ASSERT_TRUE(stager_->Acquire(0, step_.batch_of(0).runs[group]).ok());
+    ASSERT_TRUE(stager_->Acquire(0, step_.kv_of(0).runs[group]).ok());
     ASSERT_TRUE(stager_->Release().ok());
   }
   while (read() < ahead + layout_.layer_page_bytes()) stager_->ReadAhead();
@@ -182,7 +187,7 @@ TEST_F(KvStagerTest, WithoutOverlapReadsWhenItIsTaken) {
 TEST_F(KvStagerTest, RunsThatAreNotNextAreAnError) {
   Create(true);
   Begin(0, kPageTokens);
-  EXPECT_TRUE(absl::IsInternal(stager_->Acquire(1, step_.batch_of(1).runs[0])));
+  EXPECT_TRUE(absl::IsInternal(stager_->Acquire(1, step_.kv_of(1).runs[0])));
   stager_->Reset();
 }
 

@@ -11,7 +11,9 @@ namespace {
 // one, must not cost a policy's block a sequence.
 TEST(PagePlacementTest, EverySequenceOfABlockFindsAPlace) {
   constexpr int64_t kSequences = 48, kLongest = 5;
-  const DecoderSpec spec = LlamaSpec(2, 64, 4, 2, 128, 300);
+  DecoderSpec spec = LlamaSpec(2, 64, 4, 2, 128, 300);
+  // One layer has a window, of three pages a sequence.
+  spec.layers = {{}, {.window = 20}};
   StageShape shape = {.model = &spec,
                       .layers = {0, 2},
                       .max_model_len = kLongest * kPageTokens,
@@ -34,9 +36,12 @@ TEST(PagePlacementTest, EverySequenceOfABlockFindsAPlace) {
       const StagePlacement placed = Place(sizes, policy, limits);
       EXPECT_TRUE(placed.Fits(limits));
       // A tier that has any has them for a sequence.
-      EXPECT_EQ(placed.pages[0], device_pages == 1 ? kLongest : device_pages);
-      const PageTables tables(placed.pages, kLongest * kPageTokens);
-      EXPECT_GE(tables.num_pages(), kSequences * kLongest)
+      EXPECT_EQ(placed.pages[KvGroup::kAll][0],
+                device_pages == 1 ? kLongest : device_pages);
+      const PageTables tables(placed.pages, kLongest * kPageTokens,
+                              sizes.kv_groups.window_pages());
+      EXPECT_GE(tables.num_pages(KvGroup::kWindow), kSequences * 3);
+      EXPECT_GE(tables.num_pages(KvGroup::kAll), kSequences * kLongest)
           << device_pages << " pages on a device, share " << host;
     }
   }

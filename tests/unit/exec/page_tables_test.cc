@@ -41,7 +41,16 @@ TEST(PagePoolTest, TakesAllOrNothing) {
   EXPECT_EQ(pool.num_used(), 0);
 }
 
-PageTables::TierPages Host(int64_t pages) { return {0, pages, 0}; }
+// The tables of a stage whose layers keep all positions.
+PageTables Tables(const TierPages& pages, int32_t longest) {
+  return {{pages, {}}, longest, 0};
+}
+
+const std::vector<int32_t>& Pages(const SequencePages& table) {
+  return table.groups[KvGroup::kAll].pages;
+}
+
+TierPages Host(int64_t pages) { return {0, pages, 0}; }
 
 TEST(PagePoolTest, PrefersConsecutivePages) {
   PagePool pool(12);
@@ -57,136 +66,138 @@ TEST(PagePoolTest, PrefersConsecutivePages) {
   ASSERT_TRUE(pool.Take(5, &e).ok());
   EXPECT_EQ(e, (std::vector<int32_t>{3, 4, 5, 6, 7}));
   pool.GiveBack(a);
-  pool.GiveBack({4, 6});
+  pool.GiveBack(std::vector<int32_t>{4, 6});
   std::vector<int32_t> f;
   ASSERT_TRUE(pool.Take(5, &f).ok());
   EXPECT_EQ(f, (std::vector<int32_t>{0, 1, 2, 4, 6}));
   EXPECT_EQ(pool.num_free(), 0);
 }
 
-PageTables::TierPages Disk(int64_t pages) { return {0, 0, pages}; }
+TierPages Disk(int64_t pages) { return {0, 0, pages}; }
 
 TEST(PageTablesTest, TakesPagesByNeedInOneTier) {
-  PageTables tables(Host(8), 100);
+  PageTables tables = Tables(Host(8), 100);
   EXPECT_TRUE(tables.by_need());
-  EXPECT_EQ(tables.num_pages(), 8);
+  EXPECT_EQ(tables.num_pages(KvGroup::kAll), 8);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 3 * kPageTokens).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(2), 8 * kPageTokens).ok());
-  EXPECT_EQ(tables.num_used(), 0);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 0);
   SequencePages* one = tables.Find(SequenceId(1));
   ASSERT_TRUE(tables.Grow(one, 1).ok());
-  EXPECT_EQ(one->pages.size(), 1u);
-  const int32_t* at = one->pages.data();
+  EXPECT_EQ(Pages(*one).size(), 1u);
+  const int32_t* at = Pages(*one).data();
   ASSERT_TRUE(tables.Grow(one, kPageTokens).ok());
-  EXPECT_EQ(one->pages.size(), 1u);
+  EXPECT_EQ(Pages(*one).size(), 1u);
   ASSERT_TRUE(tables.Grow(one, 3 * kPageTokens).ok());
-  EXPECT_EQ(one->pages.size(), 3u);
+  EXPECT_EQ(Pages(*one).size(), 3u);
   ASSERT_TRUE(tables.Grow(one, 5).ok());
-  EXPECT_EQ(one->pages.size(), 3u) << "never shrinks";
-  EXPECT_EQ(one->pages.data(), at) << "never moves";
+  EXPECT_EQ(Pages(*one).size(), 3u) << "never shrinks";
+  EXPECT_EQ(Pages(*one).data(), at) << "never moves";
   // The other sequence finds what is left, and no more.
   SequencePages* two = tables.Find(SequenceId(2));
   ASSERT_TRUE(tables.Grow(two, 5 * kPageTokens).ok());
   const absl::Status full = tables.Grow(two, 5 * kPageTokens + 1);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
-  EXPECT_EQ(two->pages.size(), 5u);
-  EXPECT_EQ(tables.num_used(), 8);
-  std::set<int32_t> all(one->pages.begin(), one->pages.end());
-  all.insert(two->pages.begin(), two->pages.end());
+  EXPECT_EQ(Pages(*two).size(), 5u);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 8);
+  std::set<int32_t> all(Pages(*one).begin(), Pages(*one).end());
+  all.insert(Pages(*two).begin(), Pages(*two).end());
   EXPECT_EQ(all.size(), 8u);
   ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
-  EXPECT_EQ(tables.num_used(), 5);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 5);
   ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), 8 * kPageTokens).ok());
   // The sequence wants more pages than there ever are.
   const absl::Status long_one = tables.Admit(SequenceId(3), 8 * 32 + 1);
   EXPECT_TRUE(absl::IsResourceExhausted(long_one)) << long_one;
   EXPECT_EQ(tables.Find(SequenceId(3)), nullptr);
   tables.Clear();
-  EXPECT_EQ(tables.num_used(), 0);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 0);
 }
 
 TEST(PageTablesTest, OnlyOneTierOfMemoryGivesByNeed) {
-  EXPECT_TRUE(PageTables({8, 0, 0}, 100).by_need());
-  EXPECT_TRUE(PageTables({0, 8, 0}, 100).by_need());
-  EXPECT_FALSE(PageTables({0, 0, 8}, 100).by_need());
-  EXPECT_FALSE(PageTables({8, 8, 0}, 100).by_need());
-  EXPECT_FALSE(PageTables({0, 8, 8}, 100).by_need());
+  EXPECT_TRUE(Tables({8, 0, 0}, 100).by_need());
+  EXPECT_TRUE(Tables({0, 8, 0}, 100).by_need());
+  EXPECT_FALSE(Tables({0, 0, 8}, 100).by_need());
+  EXPECT_FALSE(Tables({8, 8, 0}, 100).by_need());
+  EXPECT_FALSE(Tables({0, 8, 8}, 100).by_need());
 }
 
 // Pages that are read together lie together on disk, however sequences take
 // turns.
 TEST(PageTablesTest, OnDiskPagesFollowEachOther) {
-  PageTables tables(Disk(8), 4 * kPageTokens);
-  EXPECT_EQ(tables.num_pages(), 8);
+  PageTables tables = Tables(Disk(8), 4 * kPageTokens);
+  EXPECT_EQ(tables.num_pages(KvGroup::kAll), 8);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 4 * kPageTokens).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(2), 4 * kPageTokens).ok());
   for (int32_t n = 1; n <= 4 * kPageTokens; ++n) {
     ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(1)), n).ok());
     ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), n).ok());
   }
-  EXPECT_EQ(tables.Find(SequenceId(1))->pages,
+  EXPECT_EQ(Pages(*tables.Find(SequenceId(1))),
             (std::vector<int32_t>{0, 1, 2, 3}));
-  EXPECT_EQ(tables.Find(SequenceId(2))->pages,
+  EXPECT_EQ(Pages(*tables.Find(SequenceId(2))),
             (std::vector<int32_t>{4, 5, 6, 7}));
   EXPECT_TRUE(absl::IsResourceExhausted(tables.Admit(SequenceId(3), 1)));
 }
 
 TEST(PageTablesTest, ReservesWholePages) {
-  PageTables tables(Disk(8), 100);
+  PageTables tables = Tables(Disk(8), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 1).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(2), kPageTokens).ok());
   ASSERT_TRUE(tables.Admit(SequenceId(3), kPageTokens + 1).ok());
-  EXPECT_EQ(tables.Find(SequenceId(1))->pages.size(), 1u);
-  EXPECT_EQ(tables.Find(SequenceId(2))->pages.size(), 1u);
-  EXPECT_EQ(tables.Find(SequenceId(3))->pages.size(), 2u);
-  EXPECT_EQ(tables.num_used(), 4);
+  EXPECT_EQ(Pages(*tables.Find(SequenceId(1))).size(), 1u);
+  EXPECT_EQ(Pages(*tables.Find(SequenceId(2))).size(), 1u);
+  EXPECT_EQ(Pages(*tables.Find(SequenceId(3))).size(), 2u);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 4);
   EXPECT_EQ(tables.Find(SequenceId(4)), nullptr);
   ASSERT_TRUE(tables.Release(SequenceId(3)).ok());
-  EXPECT_EQ(tables.num_used(), 2);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 2);
   EXPECT_EQ(tables.Find(SequenceId(3)), nullptr);
   tables.Clear();
-  EXPECT_EQ(tables.num_used(), 0);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 0);
   EXPECT_EQ(tables.size(), 0u);
 }
 
 TEST(PageTablesTest, Errors) {
-  PageTables tables(Disk(2), 100);
+  PageTables tables = Tables(Disk(2), 100);
   ASSERT_TRUE(tables.Admit(SequenceId(1), 5).ok());
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Admit(SequenceId(1), 5)));
   EXPECT_TRUE(absl::IsInvalidArgument(tables.Release(SequenceId(2))));
   const absl::Status full = tables.Admit(SequenceId(2), 2 * kPageTokens);
   EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
   EXPECT_EQ(tables.Find(SequenceId(2)), nullptr);
-  EXPECT_EQ(tables.num_used(), 1);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 1);
 }
 
 TEST(PageTablesTest, TiersFillEvenly) {
   // A quarter of the pages is on the device, half on the host, a quarter on
   // disk.
-  PageTables tables({10, 20, 10}, 3 * kPageTokens);
+  PageTables tables = Tables({10, 20, 10}, 3 * kPageTokens);
   // Two pages may be left over in each tier but one.
-  EXPECT_EQ(tables.num_pages(), 36);
+  EXPECT_EQ(tables.num_pages(KvGroup::kAll), 36);
   int counts[3] = {};
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(tables.Admit(SequenceId(i), 3 * kPageTokens).ok()) << i;
-    ++counts[static_cast<size_t>(tables.Find(SequenceId(i))->tier)];
+    ++counts[static_cast<size_t>(
+        tables.Find(SequenceId(i))->groups[KvGroup::kAll].tier)];
   }
   EXPECT_EQ(counts[0], 3);
   EXPECT_EQ(counts[1], 6);
   EXPECT_EQ(counts[2], 3);
-  EXPECT_EQ(tables.num_used(), 36);
+  EXPECT_EQ(tables.num_used(KvGroup::kAll), 36);
 }
 
-// The pages that num_pages() promises are there, whatever the sizes and the
-// order.
+// The pages that num_pages(KvGroup::kAll) promises are there, whatever the
+// sizes and the order.
 TEST(PageTablesTest, PromisedPagesAreFound) {
   std::mt19937 random(5);
-  PageTables tables({7, 11, 9}, 4 * kPageTokens);
+  PageTables tables = Tables({7, 11, 9}, 4 * kPageTokens);
   std::vector<int64_t> live;
   int64_t next = 0;
   for (int i = 0; i < 20000; ++i) {
     const int32_t pages = 1 + static_cast<int32_t>(random() % 4);
-    if (tables.num_used() + pages <= tables.num_pages()) {
+    if (tables.num_used(KvGroup::kAll) + pages <=
+        tables.num_pages(KvGroup::kAll)) {
       ASSERT_TRUE(tables.Admit(SequenceId(next), pages * kPageTokens).ok());
       live.push_back(next++);
     } else {
@@ -198,9 +209,9 @@ TEST(PageTablesTest, PromisedPagesAreFound) {
     if (live.empty()) continue;
     SequencePages* table =
         tables.Find(SequenceId(live[random() % live.size()]));
-    const int64_t used = tables.num_used();
+    const int64_t used = tables.num_used(KvGroup::kAll);
     ASSERT_TRUE(tables.Grow(table, table->capacity).ok());
-    ASSERT_EQ(tables.num_used(), used);
+    ASSERT_EQ(tables.num_used(KvGroup::kAll), used);
   }
 }
 
@@ -208,7 +219,7 @@ TEST(PageTablesTest, PromisedPagesAreFound) {
 // more in all.
 TEST(PageTablesTest, PromisedPagesAreFoundByNeed) {
   std::mt19937 random(6);
-  PageTables tables(Host(23), 9 * kPageTokens);
+  PageTables tables = Tables(Host(23), 9 * kPageTokens);
   struct Live {
     int64_t id;
     int32_t positions;
@@ -228,7 +239,8 @@ TEST(PageTablesTest, PromisedPagesAreFoundByNeed) {
     const int32_t to = std::min<int32_t>(
         9 * kPageTokens,
         one.positions + 1 + static_cast<int32_t>(random() % 40));
-    if (used + pages(to) - pages(one.positions) <= tables.num_pages()) {
+    if (used + pages(to) - pages(one.positions) <=
+        tables.num_pages(KvGroup::kAll)) {
       ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(one.id)), to).ok());
       used += pages(to) - pages(one.positions);
       one.positions = to;
@@ -237,8 +249,81 @@ TEST(PageTablesTest, PromisedPagesAreFoundByNeed) {
       used -= pages(one.positions);
       live.erase(live.begin() + static_cast<int64_t>(chosen));
     }
-    ASSERT_EQ(tables.num_used(), used);
+    ASSERT_EQ(tables.num_used(KvGroup::kAll), used);
   }
+}
+
+// In a window a sequence takes a few pages, again and again.
+TEST(PageTablesTest, AWindowTakesItsPagesInTurns) {
+  for (const bool by_need : {true, false}) {
+    const TierPages all = by_need ? Host(20) : Disk(20);
+    const TierPages few = by_need ? Host(6) : Disk(6);
+    PageTables tables({all, few}, 10 * kPageTokens, 3);
+    EXPECT_EQ(tables.by_need(), by_need);
+    EXPECT_EQ(tables.window_pages(), 3);
+    EXPECT_EQ(tables.num_pages(KvGroup::kWindow), 6);
+    ASSERT_TRUE(tables.Admit(SequenceId(1), 10 * kPageTokens).ok());
+    ASSERT_TRUE(tables.Admit(SequenceId(2), 2 * kPageTokens).ok());
+    EXPECT_EQ(tables.num_used(KvGroup::kWindow), by_need ? 0 : 5);
+    SequencePages* const table = tables.Find(SequenceId(1));
+    const std::vector<int32_t>& pages = table->groups[KvGroup::kWindow].pages;
+    for (int32_t n = 1; n <= 10 * kPageTokens; ++n) {
+      ASSERT_TRUE(tables.Grow(table, n).ok());
+      ASSERT_GE(std::ssize(pages), PagesOf(n));
+      ASSERT_EQ(std::set<int32_t>(pages.begin(), pages.end()).size(),
+                by_need ? std::min<size_t>(3, PagesOf(n)) : 3u);
+    }
+    ASSERT_EQ(pages.size(), 10u);
+    for (size_t page = 3; page < pages.size(); ++page) {
+      EXPECT_EQ(pages[page], pages[page - 3]);
+    }
+    EXPECT_EQ(table->groups[KvGroup::kAll].pages.size(), 10u);
+    ASSERT_TRUE(tables.Grow(tables.Find(SequenceId(2)), 2 * kPageTokens).ok());
+    EXPECT_EQ(tables.num_used(KvGroup::kWindow), 5);
+    EXPECT_EQ(tables.num_used(KvGroup::kAll), 12);
+    ASSERT_TRUE(tables.Release(SequenceId(1)).ok());
+    EXPECT_EQ(tables.num_used(KvGroup::kWindow), 2);
+    EXPECT_EQ(tables.num_used(KvGroup::kAll), 2);
+    tables.Clear();
+    EXPECT_EQ(tables.num_used(KvGroup::kWindow), 0);
+  }
+}
+
+// Where one group has no page left, the other keeps none either.
+TEST(PageTablesTest, BothGroupsGiveOrNone) {
+  PageTables by_need({Host(20), Host(3)}, 10 * kPageTokens, 3);
+  ASSERT_TRUE(by_need.Admit(SequenceId(1), 5 * kPageTokens).ok());
+  ASSERT_TRUE(by_need.Admit(SequenceId(2), 5 * kPageTokens).ok());
+  ASSERT_TRUE(by_need.Grow(by_need.Find(SequenceId(1)), 2 * kPageTokens).ok());
+  SequencePages* const table = by_need.Find(SequenceId(2));
+  EXPECT_TRUE(absl::IsResourceExhausted(by_need.Grow(table, 2 * kPageTokens)));
+  EXPECT_TRUE(Pages(*table).empty());
+  EXPECT_EQ(by_need.num_used(KvGroup::kAll), 2);
+  PageTables reserved({Disk(20), Disk(4)}, 10 * kPageTokens, 3);
+  ASSERT_TRUE(reserved.Admit(SequenceId(1), 5 * kPageTokens).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      reserved.Admit(SequenceId(2), 5 * kPageTokens)));
+  EXPECT_EQ(reserved.num_used(KvGroup::kAll), 5);
+  EXPECT_EQ(reserved.num_used(KvGroup::kWindow), 3);
+}
+
+// A turn's positions and those in sight of its first lie in a window's pages,
+// wherever the turn begins.
+TEST(KvGroupsTest, AWindowsPagesHoldWhatATurnSees) {
+  for (int32_t window = 1; window < 300; ++window) {
+    const int32_t turn = KvGroups::TurnOf(window);
+    const KvGroups groups = {.window = window, .turn = turn};
+    for (int32_t start = 0; start < 3 * kPageTokens; ++start) {
+      const int32_t at = 4096 + start;
+      const int32_t first = groups.FirstPage(KvGroup::kWindow, at);
+      ASSERT_EQ(first, (at - window + 1) / kPageTokens);
+      ASSERT_LE(PagesOf(at + turn) - first, groups.window_pages());
+    }
+    ASSERT_EQ(groups.FirstPage(KvGroup::kAll, 4096), 0);
+  }
+  EXPECT_EQ(KvGroups::TurnOf(512), 128);
+  EXPECT_EQ(KvGroups::TurnOf(4096), 1024);
+  EXPECT_EQ(KvGroups::TurnOf(32768), 1024);
 }
 
 TEST(KvArenaTest, LayersFollowEachOther) {
@@ -292,8 +377,10 @@ TEST(KvArenaTest, IsBackedByManyThreadsBeforeItIsPinned) {
 }
 
 TEST(PageTablesTest, KnowsWhichPagesNobodyTouched) {
-  PageTables tables({0, 100, 0}, 64);
-  const auto touched = [&] { return tables.pool(Tier::kHost).touched(); };
+  PageTables tables = Tables({0, 100, 0}, 64);
+  const auto touched = [&] {
+    return tables.pool(KvGroup::kAll, Tier::kHost).touched();
+  };
   EXPECT_EQ(touched(), 0);
   for (int i = 1; i <= 3; ++i) {
     ASSERT_TRUE(tables.Admit(SequenceId(i), 64).ok());

@@ -82,6 +82,7 @@ class Play {
     EXPECT_EQ(scheduler_.running(), 0);
     EXPECT_EQ(scheduler_.waiting(), 0);
     EXPECT_EQ(scheduler_.pages_reserved(), 0);
+    EXPECT_EQ(scheduler_.window_pages_reserved(), 0);
     EXPECT_TRUE(live_.empty());
     for (const auto& [id, sequence] : sequences_) {
       EXPECT_TRUE(sequence.finished) << id;
@@ -91,6 +92,7 @@ class Play {
 
   // Returns the most pages that were in use at any time.
   int64_t max_pages() const { return max_pages_; }
+  int64_t max_window_pages() const { return max_window_pages_; }
   int64_t mixed_steps() const { return mixed_steps_; }
   int64_t slices() const { return slices_; }
 
@@ -230,14 +232,21 @@ class Play {
 
   // Checks the pages that stages hold which have carried out all plans so far.
   void CheckPages() {
-    int64_t pages = 0;
+    int64_t pages = 0, window_pages = 0;
     for (int64_t id : live_) {
       const Sequence& s = sequences_[id];
       const int32_t positions =
           options_.reserve == StepScheduler::Reserve::kMaximum ? s.max_positions
                                                                : s.computed;
-      pages += (positions + options_.page_tokens - 1) / options_.page_tokens;
+      const int64_t of_sequence =
+          (positions + options_.page_tokens - 1) / options_.page_tokens;
+      pages += of_sequence;
+      window_pages +=
+          std::min<int64_t>(of_sequence, options_.kv_window.pages_each);
     }
+    ASSERT_LE(window_pages, scheduler_.window_pages_reserved());
+    ASSERT_LE(scheduler_.window_pages_reserved(), options_.kv_window.pages);
+    max_window_pages_ = std::max(max_window_pages_, window_pages);
     ASSERT_LE(pages, scheduler_.pages_reserved());
     ASSERT_LE(scheduler_.pages_reserved(), options_.kv_pages);
     max_pages_ = std::max(max_pages_, pages);
@@ -306,11 +315,18 @@ class Play {
   std::set<int64_t> live_;  // admitted and not released, as the stages see it
   std::vector<std::deque<Step>> in_flight_;
   std::deque<int64_t> late_ends_;  // ended, but the scheduler is yet to hear
-  int64_t max_pages_ = 0;
+  int64_t max_pages_ = 0, max_window_pages_ = 0;
   int64_t mixed_steps_ = 0;
   int64_t slices_ = 0;
   int ended_ = 0;
 };
+
+// Gives layers with a window pages of their own, for barely one sequence or for
+// more.
+void ChooseWindow(std::mt19937& random, StepScheduler::Options* options) {
+  options->kv_window.pages_each = 1 + random() % 8;
+  options->kv_window.pages = options->kv_window.pages_each + random() % 40;
+}
 
 // Slices in half of the plays, with shorter ones at greater contexts in half of
 // these.
@@ -323,7 +339,7 @@ void ChooseSlices(std::mt19937& random, StepScheduler::Options* options) {
 TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
   int roomy = 0;
   int64_t slices = 0;
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);
     StepScheduler::Options options;
     options.num_blocks = 1 + random() % 4;
@@ -337,6 +353,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     options.reserve = seed % 4 < 2 ? StepScheduler::Reserve::kProfile
                                    : StepScheduler::Reserve::kMaximum;
     ChooseSlices(random, &options);
+    if (seed % 4 == 0) ChooseWindow(random, &options);
     SCOPED_TRACE(absl::StrCat(
         "seed ", seed, ": blocks ", options.num_blocks, " gbs ", options.gbs,
         " micro-batches ", options.num_microbatches, " tokens ",
@@ -353,6 +370,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
     // Steps mix prefill and decode where there is room for several sequences in
     // a micro-batch.
     if (options.refill && options.gbs > 3 && options.num_microbatches == 1 &&
+        options.kv_window.pages_each == 0 &&
         options.kv_pages * options.page_tokens > 1000) {
       EXPECT_GT(play.mixed_steps(), 5);
       ++roomy;
@@ -366,7 +384,7 @@ TEST(StepSchedulerPropertyTest, InvariantsHoldInRandomPlays) {
 // nearly all sequences running on to their maximum, in a KV cache as small as
 // can be: pages suffice (CheckPages, after each plan), and are made use of.
 TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
-  int full = 0;
+  int full = 0, full_windows = 0;
   int64_t slices = 0;
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(1000 + seed);
@@ -379,14 +397,18 @@ TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
     options.kv_pages = 270 / options.page_tokens + random() % 60;
     options.refill = seed % 5 != 0;
     ChooseSlices(random, &options);
+    if (seed % 2 == 0) ChooseWindow(random, &options);
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     Play play(options, seed, seed % 3 == 0 ? 0.9 : 1.0, true);
     play.Run(120, seed % 4 == 0 ? 0.02 : 0);
     if (::testing::Test::HasFatalFailure()) return;
     full += play.max_pages() == options.kv_pages;
+    full_windows += options.kv_window.pages > 0 &&
+                    play.max_window_pages() == options.kv_window.pages;
     slices += play.slices();
   }
   EXPECT_GT(full, 50);
+  EXPECT_GT(full_windows, 20);
   EXPECT_GT(slices, 1000);
 }
 
