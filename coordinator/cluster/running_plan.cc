@@ -140,12 +140,8 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
       ready.window_pages() < ready.window_pages_each()) {
     worker.failure = absl::StrCat("worker '", worker.info.name(),
                                   "' has no memory left for the KV cache");
-    if (preparing) {
-      FailPreparation("load", worker.failure);
-    } else {
-      Fail("load", worker.failure);
-    }
-    return;
+    return preparing ? FailPreparation("load", worker.failure)
+                     : Fail("load", worker.failure);
   }
   stage.pace.Moved();
   if (preparing) {
@@ -153,21 +149,21 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
     return;
   }
   stage.ready = true;
-  stage.kv_pages = ready.kv_pages();
-  stage.kv_by_need = ready.kv_by_need();
-  stage.kv_window = {ready.window_pages(), ready.window_pages_each()};
-  stage.page_tokens = ready.page_tokens();
+  stage.kv = {ready.kv_pages(),
+              ready.kv_by_need(),
+              {ready.window_pages(), ready.window_pages_each()},
+              ready.page_tokens()};
   const uint64_t bytes = std::max<uint64_t>(
       {stage.load.total(), ready.weight_bytes(), uint64_t{1}});
   stage.load.Observe(options_.clock->Monotonic(), bytes, bytes);
   for (WorkerId other_id : stages_) {
     const Stage& other = members_.at(other_id);
     if (!other.ready) return;
-    if (other.page_tokens == stage.page_tokens) continue;
+    if (other.kv.page_tokens == stage.kv.page_tokens) continue;
     Fail("load",
          absl::StrCat("worker '", worker.info.name(), "' has KV pages of ",
-                      stage.page_tokens, " tokens, but worker '",
-                      workers_->name(other_id), "' of ", other.page_tokens));
+                      stage.kv.page_tokens, " tokens, but worker '",
+                      workers_->name(other_id), "' of ", other.kv.page_tokens));
     return;
   }
   BeginToRun(id);
@@ -175,15 +171,13 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
 
 void RunningPlan::BeginToRun(WorkerId last) {
   const absl::Duration now = options_.clock->Monotonic();
-  kv_pages_ = INT64_MAX;
-  kv_by_need_ = true;
-  kv_window_ = {};
+  kv_ = members_.at(last).kv;
   for (WorkerId id : stages_) {
-    kv_pages_ = std::min(kv_pages_, members_.at(id).kv_pages);
-    kv_by_need_ = kv_by_need_ && members_.at(id).kv_by_need;
-    kv_window_.Narrow(members_.at(id).kv_window);
+    const KvRoom& of_stage = members_.at(id).kv;
+    kv_.pages = std::min(kv_.pages, of_stage.pages);
+    kv_.by_need = kv_.by_need && of_stage.by_need;
+    kv_.window.Narrow(of_stage.window);
   }
-  page_tokens_ = members_.at(last).page_tokens;
   phase_ = Phase::kRunning;
   losses_.Begin(now);
   workers_->BeginModel(workers_->at(last).content);
@@ -200,8 +194,8 @@ void RunningPlan::BeginToRun(WorkerId last) {
   }
   detail_.clear();
   LogInfo("plan ready epoch=", epoch_.value(), " stages=", stages_.size(),
-          " kv_pages=", kv_pages_, kv_by_need_ ? " by need" : " reserved",
-          " page_tokens=", page_tokens_);
+          " kv_pages=", kv_.pages, kv_.by_need ? " by need" : " reserved",
+          " page_tokens=", kv_.page_tokens);
 }
 
 void RunningPlan::OnLinkId(WorkerId id, v1::LinkId link) {

@@ -136,10 +136,10 @@ class RunningPlan {
   const Policy& policy() const { return plan_ ? policy_ : options_.policy; }
   // Capacity of the running plan: that of the tightest stage; and whether all
   // stages take pages by need.
-  int64_t kv_pages() const { return kv_pages_; }
-  bool kv_by_need() const { return kv_by_need_; }
-  const WindowRoom& kv_window() const { return kv_window_; }
-  int32_t page_tokens() const { return page_tokens_; }
+  int64_t kv_pages() const { return kv_.pages; }
+  bool kv_by_need() const { return kv_.by_need; }
+  const WindowRoom& kv_window() const { return kv_.window; }
+  int32_t page_tokens() const { return kv_.page_tokens; }
   // The worker's stage, or -1; and whether it loads a stage of the next plan.
   int32_t StageOf(WorkerId id) const;
   bool Preparing(WorkerId id) const;
@@ -162,16 +162,20 @@ class RunningPlan {
   void Describe(WorkerId id, v1::WorkerInfo* info) const;
 
  private:
+  // What a stage says of its KV cache (v1::StageReady), or all of them.
+  struct KvRoom {
+    int64_t pages = 0;
+    bool by_need = false;
+    WindowRoom window;
+    int32_t page_tokens = 0;
+  };
   // A worker's state in plans.
   struct Stage {
     int32_t stage = -1;  // in the present plan
     LayerRange layers;   // assigned last
     PlanEpoch planned;   // the epoch of the worker's last plan
     bool ready = false;  // the stage of the present plan is loaded
-    int64_t kv_pages = 0;
-    bool kv_by_need = false;
-    WindowRoom kv_window;
-    int32_t page_tokens = 0;
+    KvRoom kv;
     LoadRate load;
     Pace pace;               // of loading the stage
     bool fetching = false;   // its load is that of the model's files
@@ -241,10 +245,7 @@ class RunningPlan {
   absl::Duration load_began_;
   PhaseRows plan_rows_;  // of the jobs that plan_ was made for
   int32_t num_blocks_ = 0;
-  int64_t kv_pages_ = 0;
-  bool kv_by_need_ = false;
-  WindowRoom kv_window_;
-  int32_t page_tokens_ = 0;
+  KvRoom kv_;
   int failures_ = 0;  // in a row
   absl::Duration retry_at_;
   bool culprit_known_ = false;

@@ -417,6 +417,24 @@ TEST_F(MembershipTest, OneStageThatReservesPagesDecidesForAll) {
   EXPECT_FALSE(members().plan().kv_by_need());
 }
 
+// What a sequence claims of a window's pages must be enough on each stage.
+TEST_F(MembershipTest, TheTightestWindowDecidesForAll) {
+  for (const int64_t id : {1, 2, 3}) Attach(id, std::string(1, 'a' + id));
+  Settle();
+  Ready(1, 50, 16, /*epoch=*/0, /*kv_by_need=*/true, {40, 4});
+  Ready(2, 50, 16, /*epoch=*/0, /*kv_by_need=*/true, {30, 3});
+  Ready(3);
+  ASSERT_EQ(members().plan().phase(), Phase::kRunning);
+  EXPECT_EQ(members().plan().kv_window(), (WindowRoom{30, 4}));
+}
+
+TEST_F(MembershipTest, AWindowWithoutRoomForASequenceIsNoRoom) {
+  Attach(1, "a");
+  Settle();
+  Ready(1, 50, 16, /*epoch=*/0, /*kv_by_need=*/true, {3, 4});
+  EXPECT_NE(members().plan().phase(), Phase::kRunning);
+}
+
 TEST_F(MembershipTest, RefusesStagesThatDoNotGoTogether) {
   Attach(1, "a");
   Attach(2, "b");

@@ -87,13 +87,16 @@ class MembershipTest : public testing::Test {
   }
 
   void Ready(int64_t id, int64_t kv_pages = 50, int32_t page_tokens = 16,
-             int64_t epoch = 0, bool kv_by_need = true) {
+             int64_t epoch = 0, bool kv_by_need = true,
+             const WindowRoom& window = {}) {
     v1::WorkerMessage message;
     v1::StageReady* ready = message.mutable_stage_ready();
     ready->set_epoch(epoch > 0 ? epoch : members().plan().epoch().value());
     ready->set_kv_pages(kv_pages);
     ready->set_kv_by_need(kv_by_need);
     ready->set_page_tokens(page_tokens);
+    ready->set_window_pages(window.pages);
+    ready->set_window_pages_each(window.pages_each);
     members().OnMessage(WorkerId(id), std::move(message));
     members().Advance();
   }
