@@ -41,16 +41,12 @@ struct KvGroups {
   std::vector<Layer> layers;      // of the stage
   ByKvGroup<int32_t> sizes = {};  // in layers
   int32_t window = 0;             // the largest of group kWindow; 0: none
-  // The new positions that are written and attended together there: a longer
-  // segment takes several turns, as a sequence's pages hold no more than the
-  // window and one turn.
-  int32_t turn = 0;
 
   // The pages of group kWindow that a sequence has, whatever its length. Its
   // positions take them in turns: page p of the sequence is the one that page
   // p - window_pages() was.
   int32_t window_pages() const {
-    return window == 0 ? 0 : WindowPages(window, turn);
+    return window == 0 ? 0 : PagesOfWindow(window);
   }
   // The first page that holds a position which rows from `start` on attend.
   int32_t FirstPage(KvGroup group, int32_t start) const {
@@ -58,12 +54,18 @@ struct KvGroups {
                ? 0
                : (start - window + 1) / kPageTokens;
   }
-  // Returns the turn of a window: a quarter of it, within limits, in pages.
-  static int32_t TurnOf(int32_t window);
-  // Returns the pages that so many consecutive positions can lie in.
-  static int32_t WindowPages(int32_t window, int32_t turn) {
-    return PagesOf(window - 1 + turn) + 1;
+  // The new positions from `start` on, of `count`, that can be written to a
+  // group's pages before any is attended: more would lie where rows of theirs
+  // still look.
+  int32_t Together(KvGroup group, int32_t start, int32_t count) const {
+    if (group == KvGroup::kAll) return count;
+    const int64_t end =
+        (int64_t{FirstPage(group, start)} + window_pages()) * kPageTokens;
+    return static_cast<int32_t>(std::min<int64_t>(count, end - start));
   }
+  // Returns the pages of a window and of a quarter of it, within limits, for
+  // new positions, wherever they begin.
+  static int32_t PagesOfWindow(int32_t window);
 };
 
 // The pages of group kWindow that sequences may take in all, and the most that

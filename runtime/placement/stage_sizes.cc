@@ -112,8 +112,7 @@ KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
                       int32_t max_model_len) {
   const auto saves = [&](int32_t window) {
     return window > 0 && window < max_model_len &&
-           KvGroups::WindowPages(window, KvGroups::TurnOf(window)) <
-               PagesOf(max_model_len);
+           KvGroups::PagesOfWindow(window) < PagesOf(max_model_len);
   };
   KvGroups groups;
   for (int32_t layer = layers.begin; layer < layers.end; ++layer) {
@@ -124,7 +123,6 @@ KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
     }
     groups.layers.push_back({group, groups.sizes[group]++});
   }
-  if (groups.window > 0) groups.turn = KvGroups::TurnOf(groups.window);
   return groups;
 }
 

@@ -1,7 +1,5 @@
 #include "runtime/exec/attention/attention.h"
 
-#include <algorithm>
-
 #include "common/status_macros.h"
 #include "runtime/exec/timed.h"
 #include "runtime/kernels/backend.h"
@@ -43,21 +41,23 @@ absl::Status LocalAttention::Attend(size_t item, Tier first, Tier last) {
 absl::Status LocalAttention::AttendRun(size_t item, const SegmentRun& run) {
   const int layer = first_layer_ + step_->items[item].layer;
   const BatchView& view = step_->batch_of(item).view;
-  if (step_->layer_of(item).group == KvGroup::kAll) {
-    return backend_->Attend(layer, view, run.first, run.count);
-  }
-  // A segment longer than a turn is attended by itself, piece by piece.
-  const int32_t turn = step_->groups().turn;
+  const KvGroup group = step_->layer_of(item).group;
   const int32_t end = run.first + run.count;
   int32_t begin = run.first;
   for (int32_t s = begin; s < end; ++s) {
     const SegmentView& segment = view.segments[s];
-    if (segment.num_tokens <= turn) continue;
+    const auto together = [&](int32_t done) {
+      return step_->groups().Together(group, segment.start + done,
+                                      segment.num_tokens - done);
+    };
+    if (together(0) == segment.num_tokens) continue;
+    // It is too long for its window's pages: it is attended by itself, piece by
+    // piece.
     if (begin < s) {
       SLUICE_RETURN_IF_ERROR(backend_->Attend(layer, view, begin, s - begin));
     }
-    for (int32_t done = 0; done < segment.num_tokens; done += turn) {
-      const int32_t tokens = std::min(turn, segment.num_tokens - done);
+    for (int32_t done = 0, tokens; done < segment.num_tokens; done += tokens) {
+      tokens = together(done);
       const int32_t start = segment.start + done;
       const SegmentView piece = {segment.row + done, start, tokens,
                                  segment.pages.first(PagesOf(start + tokens)),

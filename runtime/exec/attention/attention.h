@@ -75,7 +75,7 @@ class LocalAttention : public Attention {
  private:
   // The item's runs of the tiers from `first` to `last`.
   absl::Status Attend(size_t item, Tier first, Tier last);
-  // A run whose pages are there, in the turns of its layer's group.
+  // Attends a run whose pages are there.
   absl::Status AttendRun(size_t item, const SegmentRun& run);
 
   Backend* const backend_;

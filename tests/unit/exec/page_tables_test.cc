@@ -307,23 +307,25 @@ TEST(PageTablesTest, BothGroupsGiveOrNone) {
   EXPECT_EQ(reserved.num_used(KvGroup::kWindow), 3);
 }
 
-// A turn's positions and those in sight of its first lie in a window's pages,
-// wherever the turn begins.
-TEST(KvGroupsTest, AWindowsPagesHoldWhatATurnSees) {
-  for (int32_t window = 1; window < 300; ++window) {
-    const int32_t turn = KvGroups::TurnOf(window);
-    const KvGroups groups = {.window = window, .turn = turn};
-    for (int32_t start = 0; start < 3 * kPageTokens; ++start) {
-      const int32_t at = 4096 + start;
-      const int32_t first = groups.FirstPage(KvGroup::kWindow, at);
-      ASSERT_EQ(first, (at - window + 1) / kPageTokens);
-      ASSERT_LE(PagesOf(at + turn) - first, groups.window_pages());
+// What is written before it is attended, and what its first row sees, lies in a
+// window's pages, wherever it begins; and it gets on by a quarter of the
+// window.
+TEST(KvGroupsTest, NothingIsWrittenWhereARowStillLooks) {
+  for (int32_t window = 1; window < 400; ++window) {
+    const KvGroups groups = {.window = window};
+    for (int32_t start = 0; start < 512; ++start) {
+      const int32_t tokens = groups.Together(KvGroup::kWindow, start, 5000);
+      const int32_t first = groups.FirstPage(KvGroup::kWindow, start);
+      ASSERT_LE(first * kPageTokens, std::max(0, start - window + 1));
+      ASSERT_LE(PagesOf(start + tokens) - first, groups.window_pages());
+      ASSERT_GE(tokens, std::max(kPageTokens, window / 4));
+      ASSERT_EQ(groups.Together(KvGroup::kWindow, start, 7), 7);
+      ASSERT_EQ(groups.Together(KvGroup::kAll, start, 5000), 5000);
     }
-    ASSERT_EQ(groups.FirstPage(KvGroup::kAll, 4096), 0);
   }
-  EXPECT_EQ(KvGroups::TurnOf(512), 128);
-  EXPECT_EQ(KvGroups::TurnOf(4096), 1024);
-  EXPECT_EQ(KvGroups::TurnOf(32768), 1024);
+  EXPECT_EQ(KvGroups::PagesOfWindow(512), 21);
+  EXPECT_EQ(KvGroups::PagesOfWindow(4096), 161);
+  EXPECT_EQ(KvGroups::PagesOfWindow(32768), 1057);
 }
 
 TEST(KvArenaTest, LayersFollowEachOther) {
