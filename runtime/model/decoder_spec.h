@@ -20,9 +20,10 @@ enum class PositionKind { kRotary, kLearned, kAlibi };
 // Where a block's norms are: of what attention and MLP take, of what they give,
 // of both, or of their sums with x.
 enum class NormPlace { kInput, kOutput, kInputAndOutput, kSum };
-// RMSNorm of q and k, with norm_eps, before positions: of each head's by
-// itself, or of all heads' together.
-enum class QkNorm { kNone, kEachHead, kAllHeads };
+// The norm of q and k, with norm_eps, before positions: RMSNorm of each head's
+// by itself, with a weight that all heads share; LayerNorm of each head's, each
+// with a weight of its own and no bias; RMSNorm of all heads' together.
+enum class QkNorm { kNone, kEachHead, kEachHeadOwnWeight, kAllHeads };
 
 // Rotary embedding, scaling already folded in: the angle of pair i at position
 // p is p * inv_freq[i]. Pairs are (i, i + dim/2), as in Hugging Face;

@@ -34,7 +34,8 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
            LayerVector::kNorm2Bias, Role::kNorm2Bias);
     }
   }
-  if (spec.qk_norm == QkNorm::kAllHeads) {
+  if (spec.qk_norm == QkNorm::kAllHeads ||
+      spec.qk_norm == QkNorm::kEachHeadOwnWeight) {
     vector(true, LayerVector::kQNorm,
            {{Role::kQNormWeight, RankSplit::kHeads, q, 0}});
     vector(true, LayerVector::kKNorm,

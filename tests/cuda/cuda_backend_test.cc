@@ -161,7 +161,8 @@ DecoderSpec RandomSpec(Random& random) {
   spec.norm_bias = random.Coin();
   spec.final_norm = spec.norm_place != NormPlace::kSum || random.Coin();
   spec.qk_norm = std::vector<QkNorm>{QkNorm::kNone, QkNorm::kEachHead,
-                                     QkNorm::kAllHeads}[random.Int(0, 2)];
+                                     QkNorm::kEachHeadOwnWeight,
+                                     QkNorm::kAllHeads}[random.Int(0, 3)];
   if (random.Int(0, 3) == 0) spec.attention_cap = 3;
   if (random.Int(0, 3) == 0) spec.logit_cap = 4;
   spec.head_bias = random.Int(0, 3) == 0;

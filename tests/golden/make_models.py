@@ -349,6 +349,10 @@ def specs():
             hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
             num_hidden_layers=3, intermediate_size=72, rope_parameters=rope(10000.0),
             logit_scale=0.4)), dtype=torch.float16, old_spelling=True),
+        "cohere-qk-norm": Spec(CohereConfig(**common(
+            hidden_size=60, num_attention_heads=6, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=80, rope_parameters=rope(75000.0),
+            use_qk_norm=True, layer_norm_eps=1e-3, logit_scale=0.6)), dtype=torch.bfloat16),
         "cohere2-base": Spec(Cohere2Config(**common(
             hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
             num_hidden_layers=5, intermediate_size=72, rope_parameters=rope(50000.0),

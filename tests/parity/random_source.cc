@@ -122,6 +122,7 @@ DecoderSpec ParallelSpec(int32_t layers) {
   spec.parallel = spec.shared_norm = true;
   spec.gated_mlp = false;
   spec.activation = Activation::kGelu;
+  spec.qk_norm = QkNorm::kEachHeadOwnWeight;
   spec.head_bias = true;
   // Some layers do not turn positions, the others some of a head's elements.
   spec.rotaries = {Rotary(8, 10000)};

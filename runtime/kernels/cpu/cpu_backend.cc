@@ -201,17 +201,23 @@ void CpuBackend::NormRowsInPlace(const NormLayout& norm,
 void CpuBackend::NormHeads(const LayerLayout& w, const PackedView& packed,
                            int32_t rows, float* qkv) {
   const int32_t head_dim = spec_.head_dim;
-  const float* const q_weight = w.q_norm.In(packed);
-  const float* const k_weight = w.k_norm.In(packed);
-  const int32_t heads = shard_.heads.size();
-  const int32_t all = heads + shard_.kv_heads.size();
-  ForRows(pool_, rows, [&](int32_t row) {
-    float* const first = qkv + int64_t{row} * (q_width_ + 2 * kv_width_);
-    for (int32_t head = 0; head < all; ++head) {
-      float* const x = first + int64_t{head} * head_dim;
-      RmsNorm(x, head < heads ? q_weight : k_weight, head_dim, spec_.norm_eps,
-              DType::kFloat32, x);
+  const bool own = spec_.qk_norm == QkNorm::kEachHeadOwnWeight;
+  const auto norm = [&](const VectorLayout& weights, int32_t heads, float* x) {
+    for (int32_t head = 0; head < heads; ++head, x += head_dim) {
+      const float* const weight =
+          weights.In(packed, own ? int64_t{head} * head_dim : 0);
+      if (own) {
+        LayerNorm(x, weight, nullptr, head_dim, spec_.norm_eps, DType::kFloat32,
+                  x);
+      } else {
+        RmsNorm(x, weight, head_dim, spec_.norm_eps, DType::kFloat32, x);
+      }
     }
+  };
+  ForRows(pool_, rows, [&](int32_t row) {
+    float* const q = qkv + int64_t{row} * (q_width_ + 2 * kv_width_);
+    norm(w.q_norm, shard_.heads.size(), q);
+    norm(w.k_norm, shard_.kv_heads.size(), q + q_width_);
   });
 }
 
@@ -490,7 +496,7 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
   if (spec_.qk_norm == QkNorm::kAllHeads) {
     return NormAllHeads(w, packed.view, batch.rows, qkv);
   }
-  if (spec_.qk_norm == QkNorm::kEachHead) {
+  if (spec_.qk_norm != QkNorm::kNone) {
     NormHeads(w, packed.view, batch.rows, qkv);
   }
   return absl::OkStatus();

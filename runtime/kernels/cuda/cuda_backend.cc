@@ -348,7 +348,9 @@ absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
     args.eps = spec_.norm_eps;
     args.heads = heads;
     args.stride = q_width_ + 2 * kv_width_;
-    return RmsNormRows(args, x, place_.stream);
+    args.own_weights = spec_.qk_norm == QkNorm::kEachHeadOwnWeight;
+    return args.own_weights ? LayerNormRows(args, x, place_.stream)
+                            : RmsNormRows(args, x, place_.stream);
   };
   SLUICE_RETURN_IF_ERROR(norm(w.q_norm, shard_.heads.size(), qkv));
   return norm(w.k_norm, shard_.kv_heads.size(), qkv + q_width_);

@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(1024) NormKernel(NormRowsArgs args, T* out) {
   const int n = args.n;
   int64_t from, at;
   if (args.heads > 0) {
+    if (args.own_weights) args.weight += blockIdx.x % args.heads * n;
     from = at = blockIdx.x / args.heads * args.stride +
                 static_cast<int64_t>(blockIdx.x % args.heads) * n;
   } else {

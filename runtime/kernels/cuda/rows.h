@@ -25,6 +25,8 @@ struct NormRowsArgs {
   // every row of `stride` elements. `rows` counts parts; rows_of_x is null.
   int32_t heads = 0;
   int64_t stride = 0;
+  // Each head has a weight of its own: [heads, n].
+  bool own_weights = false;
 };
 
 // out[row, i] = x[i] * weight[i] / sqrt(mean(x^2) + eps); bias is not used.

@@ -22,6 +22,7 @@ struct TensorRef : TensorSlice {
     std::vector<int64_t> whole = shape;
     if (tensor_rows > 0) whole[0] = tensor_rows;
     if (transposed && whole.size() == 2) std::swap(whole[0], whole[1]);
+    if (by_head) whole = {whole[0] / head_rows, head_rows};
     return whole;
   }
 };

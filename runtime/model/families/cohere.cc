@@ -4,9 +4,9 @@
 #include "common/status_macros.h"
 #include "runtime/model/families/config.h"
 
-// Command R and R7B: attention and MLP side by side, after one norm without a
-// bias, and each head rotated in pairs of neighbours; of Cohere 2, only in
-// layers with a window.
+// Command R, R+ and R7B: attention and MLP side by side, after one norm without
+// a bias, and each head rotated in pairs of neighbours; of Cohere 2, only in
+// layers with a window. R+ norms q and k.
 
 namespace sluice {
 namespace {
@@ -36,7 +36,7 @@ absl::Status DescribeCohere(const nlohmann::json& config, DecoderSpec* spec) {
       static_cast<float>(reader.Number("logit_scale", 0.0625, 1e-9, 1e9));
   if (spec->model_type == "cohere") {
     if (reader.Bool("use_qk_norm", false)) {
-      reader.Unsupported("use_qk_norm", "true");
+      spec->qk_norm = QkNorm::kEachHeadOwnWeight;
     }
     SLUICE_RETURN_IF_ERROR(reader.status());
     return SetRotary(config, {kFullAttention}, spec);
@@ -55,6 +55,10 @@ absl::Status DescribeCohere(const nlohmann::json& config, DecoderSpec* spec) {
 TensorSlice BindCohere(const DecoderSpec& spec, TensorRole role, int layer) {
   TensorSlice slice = BindLlama(spec, role, layer);
   switch (role) {
+    case TensorRole::kQNormWeight:
+    case TensorRole::kKNormWeight:
+      slice.by_head = true;
+      [[fallthrough]];
     case TensorRole::kQWeight:
     case TensorRole::kQBias:
     case TensorRole::kKWeight:

@@ -27,6 +27,8 @@ struct TensorSlice {
   // 2), the weight has the even ones first.
   int32_t interleaved = 0;
   int32_t head_rows = 0;
+  // Of a vector: it is stored as [heads, head_rows].
+  bool by_head = false;
   // The tensor is stored as [inputs, outputs].
   bool transposed = false;
   // The weight is scale * stored + add, in float32.

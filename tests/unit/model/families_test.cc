@@ -264,7 +264,7 @@ TEST(FamiliesTest, WhatCannotRunIsSaidByItsKey) {
        {"add_cross_attention"}},
       {R"({"model_type": "gptj", "n_embd": 48, "n_head": 4})",
        {"rotary_dim", "12"}},
-      {R"({"model_type": "cohere", "use_qk_norm": true})", {"use_qk_norm"}},
+      {R"({"model_type": "cohere", "use_qk_norm": 1})", {"use_qk_norm"}},
       {R"({"model_type": "gemma3_text", "use_bidirectional_attention": true})",
        {"use_bidirectional_attention"}},
       {R"({"model_type": "gemma3", "text_config": 5})", {"text_config"}},
