@@ -29,6 +29,7 @@ struct Request {
   // The wall time at which the job was accepted, as it may be days ago.
   absl::Time accepted = absl::InfiniteFuture();
   int64_t index = 0;  // in the input, 0-based
+  int64_t line = 0;   // of the input, from 1 on; 0: index + 1
   std::string custom_id;
   Endpoint endpoint = Endpoint::kCompletions;
   std::vector<int32_t> prompt;  // token ids; never empty

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/compression/compression.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
@@ -232,6 +233,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
   JobUpload::Options upload;
   upload.job = job.id;
   upload.format = spec.format();
+  upload.table = spec.table();
   upload.max_line_bytes = options_.max_line_bytes;
   upload.max_requests = options_.max_requests_per_job;
   upload.store = store_.get();
@@ -258,11 +260,16 @@ absl::StatusOr<v1::Job> JobManager::CreateFromPath(
       NamedInputFile::Open(options_.input_root, spec.input_path()));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Upload> upload,
                           BeginUpload(spec, stopped, tenant));
+  DecompressingReader reader(
+      [&](char* data, size_t size) { return file->Read(data, size); });
   std::string buffer(kReadBytes, '\0');
   while (true) {
     if (stopped && stopped()) return JobUpload::Stopped();
-    SLUICE_ASSIGN_OR_RETURN(const size_t n,
-                            file->Read(buffer.data(), buffer.size()));
+    SLUICE_ASSIGN_OR_RETURN(
+        const size_t n,
+        Annotate(reader.Read(buffer.data(), buffer.size()),
+                 absl::StrCat("input_path ",
+                              QuoteForMessage(spec.input_path(), 512))));
     if (n == 0) return upload->Commit();
     SLUICE_RETURN_IF_ERROR(upload->Append(absl::string_view(buffer.data(), n)));
   }

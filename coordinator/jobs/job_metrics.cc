@@ -11,12 +11,16 @@ namespace {
 
 // The error codes of lines that are no requests, and of requests that failed.
 constexpr const char* kErrorCodes[] = {
-    "batch_cancelled",  "duplicate_custom_id", "empty_line",
-    "invalid_json",     "invalid_request",     "invalid_utf8",
-    "line_too_long",    "missing_field",       "prompt_too_long",
-    "result_too_large", "unknown_endpoint",    "unknown_field",
-    "unknown_model",    "unsupported",         "failed_precondition",
-    "internal",         "invalid_argument",    "resource_exhausted"};
+    "batch_cancelled",   "duplicate_custom_id",
+    "empty_line",        "invalid_json",
+    "invalid_request",   "invalid_utf8",
+    "invalid_row",       "line_too_long",
+    "missing_field",     "prompt_too_long",
+    "result_too_large",  "unknown_endpoint",
+    "unknown_field",     "unknown_model",
+    "unsupported",       "failed_precondition",
+    "internal",          "invalid_argument",
+    "resource_exhausted"};
 constexpr const char* kFinishReasons[] = {"stop", "length"};
 
 constexpr char kProcessed[] = "sluice_job_processed_tokens";

@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "coordinator/jobs/requests/request_body.h"
+#include "coordinator/jobs/requests/table_rows.h"
 
 namespace sluice {
 namespace {
@@ -123,9 +124,14 @@ absl::Status ValidateJobSpec(const v1::JobSpec& spec,
   }
   if (spec.format() != v1::INPUT_FORMAT_UNSPECIFIED &&
       spec.format() != v1::INPUT_FORMAT_JSONL &&
-      spec.format() != v1::INPUT_FORMAT_TEXT) {
-    return Wrong("format", "JSONL or TEXT");
+      spec.format() != v1::INPUT_FORMAT_TEXT &&
+      spec.format() != v1::INPUT_FORMAT_CSV) {
+    return Wrong("format", "JSONL, TEXT or CSV");
   }
+  if (spec.has_table() && spec.format() != v1::INPUT_FORMAT_CSV) {
+    return Wrong("table", "left out if the format is not CSV");
+  }
+  SLUICE_RETURN_IF_ERROR(ValidateTable(spec.table()));
   if (spec.metadata_size() > kMaxMetadata) {
     return Wrong("metadata", absl::StrCat("at most ", kMaxMetadata, " pairs"));
   }

@@ -25,10 +25,12 @@ JobUpload::JobUpload(Options options, RequestParser parser,
     : options_(std::move(options)),
       parser_(std::move(parser)),
       custom_ids_(std::move(custom_ids)),
-      splitter_(options_.max_line_bytes,
-                [this](absl::string_view text, bool too_long) {
-                  return OnLine(text, too_long);
-                }) {}
+      lines_(options_.max_line_bytes,
+             [this](absl::string_view text, bool too_long) {
+               return OnLine(text, too_long);
+             }),
+      rows_(DelimiterOf(options_.table), options_.max_line_bytes,
+            [this](const CsvRow& row) { return OnRow(row); }) {}
 
 JobUpload::~JobUpload() {
   if (!published_) options_.abandon(options_.job);
@@ -39,7 +41,8 @@ absl::Status JobUpload::Append(absl::string_view data) {
     return absl::FailedPreconditionError("the upload was committed");
   }
   hash_.Add(data);
-  if (status_.ok()) status_ = splitter_.Append(data);
+  if (!status_.ok()) return status_;
+  status_ = is_table() ? rows_.Append(data) : lines_.Append(data);
   return status_;
 }
 
@@ -62,10 +65,11 @@ absl::StatusOr<v1::Job> JobUpload::Commit() {
 }
 
 absl::StatusOr<v1::Job> JobUpload::Finish() {
-  SLUICE_RETURN_IF_ERROR(splitter_.Finish());
+  SLUICE_RETURN_IF_ERROR(is_table() ? rows_.Finish() : lines_.Finish());
   if (totals_.lines == 0) {
-    return absl::InvalidArgumentError(
-        "no requests: the input has no lines; give at least one");
+    return InvalidArgument("no requests: the input has no ",
+                           is_table() ? "rows behind its header" : "lines",
+                           "; give at least one");
   }
   SLUICE_RETURN_IF_ERROR(Store());
   totals_.content = hash_.Bytes();
@@ -76,26 +80,81 @@ absl::Status JobUpload::Stopped() {
   return absl::CancelledError("the upload was stopped: no job was made of it");
 }
 
-absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
+absl::Status JobUpload::Count() {
   if (options_.stopped && options_.stopped()) return Stopped();
-  const int64_t index = totals_.lines;
-  if (index >= options_.max_requests) {
+  if (totals_.lines >= options_.max_requests) {
     return ResourceExhausted("more than ", options_.max_requests,
                              " requests in one job; split the file");
   }
   ++totals_.lines;
+  return absl::OkStatus();
+}
+
+LineError JobUpload::TooLong(absl::string_view what) const {
+  return {"line_too_long",
+          absl::StrCat("the ", what, " is longer than ",
+                       options_.max_line_bytes, " bytes; shorten it"),
+          ""};
+}
+
+absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
+  const int64_t index = totals_.lines;
+  SLUICE_RETURN_IF_ERROR(Count());
   RequestParser::Line line;
   if (too_long) {
-    line.error =
-        LineError{"line_too_long",
-                  absl::StrCat("the line is longer than ",
-                               options_.max_line_bytes, " bytes; shorten it"),
-                  ""};
+    line.error = TooLong("line");
   } else {
-    line = Parse(text, index);
-    if (options_.format != v1::INPUT_FORMAT_TEXT) {
-      SLUICE_RETURN_IF_ERROR(CheckCustomId(&line));
+    line = Parse(text.size(), [&] {
+      return options_.format == v1::INPUT_FORMAT_TEXT
+                 ? parser_.ParseText(text, index)
+                 : parser_.ParseJson(text, index);
+    });
+  }
+  return Add(std::move(line));
+}
+
+absl::Status JobUpload::OnRow(const CsvRow& row) {
+  if (!table_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        table_,
+        TableRows::Create(options_.table, row,
+                          static_cast<size_t>(options_.max_line_bytes)));
+    return absl::OkStatus();
+  }
+  SLUICE_RETURN_IF_ERROR(Count());
+  RequestParser::Line line = ParseRow(row);
+  line.request.line = row.line();
+  return Add(std::move(line));
+}
+
+RequestParser::Line JobUpload::ParseRow(const CsvRow& row) {
+  const int64_t index = totals_.lines - 1;
+  RequestParser::Line line;
+  if (row.too_long()) {
+    line.error = TooLong("row");
+    return line;
+  }
+  TableRows::Prompt prompt = table_->Read(row, index);
+  if (!prompt.error) {
+    line = Parse(prompt.text.size(), [&] {
+      return parser_.ParsePrompt(prompt.text, std::move(prompt.custom_id),
+                                 index);
+    });
+    if (line.error && line.error->code == "empty_line") {
+      line.error->message =
+          "the prompt is empty, as the row's fields are; remove the row";
     }
+    return line;
+  }
+  line.custom_id = std::move(prompt.custom_id);
+  line.error = std::move(prompt.error);
+  return line;
+}
+
+absl::Status JobUpload::Add(RequestParser::Line line) {
+  const int64_t index = totals_.lines - 1;
+  if (options_.format != v1::INPUT_FORMAT_TEXT) {
+    SLUICE_RETURN_IF_ERROR(CheckCustomId(&line));
   }
   if (line.error) {
     ++totals_.failed;
@@ -104,8 +163,8 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
     result.job = options_.job;
     result.index = index;
     result.kind = ResultKind::kError;
-    result.line =
-        FormatError(options_.job, index, line.custom_id, *line.error, kRefused);
+    result.line = FormatError(options_.job, index, line.custom_id, *line.error,
+                              kRefused, line.request.line);
     buffered_bytes_ += result.line.size();
   } else {
     totals_.prompt_tokens += static_cast<int64_t>(line.request.prompt.size());
@@ -127,13 +186,9 @@ absl::Status JobUpload::OnLine(absl::string_view text, bool too_long) {
   return absl::OkStatus();
 }
 
-RequestParser::Line JobUpload::Parse(absl::string_view text, int64_t index) {
-  const auto parse = [&] {
-    return options_.format == v1::INPUT_FORMAT_TEXT
-               ? parser_.ParseText(text, index)
-               : parser_.ParseJson(text, index);
-  };
-  if (text.size() <= kLongLineBytes) return parse();
+RequestParser::Line JobUpload::Parse(
+    size_t bytes, const std::function<RequestParser::Line()>& parse) {
+  if (bytes <= kLongLineBytes) return parse();
   MutexLock lock(options_.long_line);
   RequestParser::Line line = parse();
   malloc_trim(0);  // returns the parsed line's memory to the system
@@ -142,8 +197,10 @@ RequestParser::Line JobUpload::Parse(absl::string_view text, int64_t index) {
 
 absl::Status JobUpload::CheckCustomId(RequestParser::Line* line) {
   if (line->custom_id.empty()) return absl::OkStatus();
+  const int64_t number =
+      line->request.line > 0 ? line->request.line : totals_.lines;
   SLUICE_ASSIGN_OR_RETURN(const int64_t first_line,
-                          custom_ids_->Insert(line->custom_id, totals_.lines));
+                          custom_ids_->Insert(line->custom_id, number));
   if (first_line != 0 && !line->error) {
     line->error = LineError{
         "duplicate_custom_id",

@@ -3,14 +3,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/content_hash.h"
+#include "common/text/csv.h"
 #include "common/threads/mutex.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/requests/line_splitter.h"
 #include "coordinator/jobs/requests/request_parser.h"
+#include "coordinator/jobs/requests/table_rows.h"
 #include "coordinator/store/custom_id_set.h"
 #include "coordinator/store/job_store.h"
 
@@ -47,6 +50,7 @@ class JobUpload : public JobManager::Upload {
   struct Options {
     JobId job;
     v1::InputFormat format = v1::INPUT_FORMAT_JSONL;
+    v1::TableInput table;  // of CSV
     int64_t max_line_bytes = 0;
     int64_t max_requests = 0;
     JobStore* store = nullptr;  // must outlive the upload
@@ -68,13 +72,22 @@ class JobUpload : public JobManager::Upload {
 
   absl::Status Append(absl::string_view data) override;
   size_t unfinished_bytes() const override {
-    return splitter_.unfinished_bytes();
+    return is_table() ? rows_.unfinished_bytes() : lines_.unfinished_bytes();
   }
   absl::StatusOr<v1::Job> Commit() override;
 
  private:
-  RequestParser::Line Parse(absl::string_view text, int64_t index);
+  bool is_table() const { return options_.format == v1::INPUT_FORMAT_CSV; }
   absl::Status OnLine(absl::string_view text, bool too_long);
+  absl::Status OnRow(const CsvRow& row);
+  RequestParser::Line ParseRow(const CsvRow& row);
+  // Calls `parse`; of a long text in turn with others'.
+  RequestParser::Line Parse(size_t bytes,
+                            const std::function<RequestParser::Line()>& parse);
+  LineError TooLong(absl::string_view what) const;
+  // Counts the next line or row, or says why there may be none.
+  absl::Status Count();
+  absl::Status Add(RequestParser::Line line);
   absl::Status CheckCustomId(RequestParser::Line* line);
   absl::Status Store();  // stores the buffered rows
   absl::StatusOr<v1::Job> Finish();
@@ -82,7 +95,9 @@ class JobUpload : public JobManager::Upload {
   const Options options_;
   const RequestParser parser_;
   const std::unique_ptr<CustomIdSet> custom_ids_;
-  LineSplitter splitter_;
+  LineSplitter lines_;
+  CsvSplitter rows_;
+  std::optional<TableRows> table_;  // from the header on
   ContentHash hash_;
   JobTotals totals_;
   int64_t raw_ = 0;  // requests without a chat template

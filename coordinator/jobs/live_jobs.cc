@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"
 #include "coordinator/jobs/job_state.h"
@@ -248,6 +249,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
   job.set_generation_tokens(record.generation_tokens);
   job.set_replays(record.replays);
   job.set_plan(record.plan);
+  job.set_input_hash(absl::BytesToHexString(record.content));
   job.set_tenant(record.tenant);
   job.set_paused(record.paused && live != nullptr);
   job.set_priority(static_cast<int32_t>(record.priority));

@@ -53,6 +53,7 @@ std::string EncodeRequestParams(const Request& request) {
   if (request.max_tokens_by_default) params["max_tokens_by_default"] = true;
   if (request.ignore_eos) params["ignore_eos"] = true;
   if (request.echo) params["echo"] = request.prompt_text;
+  if (request.line > 0) params["line"] = request.line;
   return params.dump();
 }
 
@@ -86,6 +87,7 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       params["stop_tokens"].get_to(request->stop_tokens);
     }
     request->ignore_eos = params.value("ignore_eos", false);
+    request->line = params.value("line", int64_t{0});
     if (params.contains("echo")) {
       request->echo = true;
       params["echo"].get_to(request->prompt_text);

@@ -156,8 +156,14 @@ RequestParser::Line RequestParser::ParseJson(absl::string_view text,
 
 RequestParser::Line RequestParser::ParseText(absl::string_view text,
                                              int64_t index) const {
+  return ParsePrompt(text, absl::StrCat("line-", index + 1), index);
+}
+
+RequestParser::Line RequestParser::ParsePrompt(absl::string_view text,
+                                               std::string custom_id,
+                                               int64_t index) const {
   Line line;
-  line.custom_id = absl::StrCat("line-", index + 1);
+  line.custom_id = std::move(custom_id);
   line.request.index = index;
   line.request.custom_id = line.custom_id;
   line.request.endpoint = Endpoint::kCompletions;

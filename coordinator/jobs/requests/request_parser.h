@@ -50,6 +50,9 @@ class RequestParser {
   // Parses a line of JSON; `index` counts lines from 0.
   Line ParseJson(absl::string_view text, int64_t index) const;
   Line ParseText(absl::string_view text, int64_t index) const;
+  // Makes the request of a prompt that is all of it.
+  Line ParsePrompt(absl::string_view prompt, std::string custom_id,
+                   int64_t index) const;
 
   // Whether texts could be put into a chat template, and are not.
   bool leaves_template_out() const {

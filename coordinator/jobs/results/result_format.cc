@@ -271,11 +271,12 @@ std::string FormatAnswer(const Request& request, const Generation& generation,
 }
 
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
-                        const LineError& error, int http_status) {
+                        const LineError& error, int http_status, int64_t line) {
+  if (line <= 0) line = index + 1;
   const std::string code = Quote(error.code);
   const std::string param = Nullable(error.param);
   const std::string message =
-      Quote(absl::StrCat("line ", index + 1, ": ", error.message));
+      Quote(absl::StrCat("line ", line, ": ", error.message));
   std::string response = "null";
   if (http_status != 0) {
     response = absl::StrCat(
@@ -289,7 +290,7 @@ std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
                       "\",\"custom_id\":", Nullable(custom_id),
                       ",\"response\":", response, ",\"error\":{\"code\":", code,
                       ",\"message\":", message, ",\"param\":", param,
-                      ",\"line\":", index + 1, "}}");
+                      ",\"line\":", line, "}}");
 }
 
 LineError ErrorOfStatus(const absl::Status& status) {
@@ -338,7 +339,7 @@ StoredResult FormatResult(const FinishedRequest& finished,
   result.kind = absl::IsCancelled(generation.status) ? ResultKind::kCancelled
                                                      : ResultKind::kError;
   result.line = FormatError(request.job, request.index, request.custom_id,
-                            error, http_status);
+                            error, http_status, request.line);
   result.outcome = error.code;
   return result;
 }

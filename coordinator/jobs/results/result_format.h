@@ -34,9 +34,10 @@ inline constexpr int kRefused = 400, kFailed = 500;
 // Formats the line of a request without an answer. Its "error" has code,
 // message (which starts with "line N: "), param and line. Its "response" has
 // the same in its body with `http_status`, as OpenAI's batches do; it is null
-// if that is 0, of a request that nobody answered.
+// if that is 0, of a request that nobody answered. `line` is Request::line.
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
-                        const LineError& error, int http_status);
+                        const LineError& error, int http_status,
+                        int64_t line = 0);
 
 // Returns the error of a failed generation: kCancelled becomes
 // "batch_cancelled", other codes their name in lower case.
