@@ -248,8 +248,9 @@ def test_an_output_that_cannot_be_replaced_is_written(directory):
 def test_an_output_that_promises_to_be_packed_is_refused(directory):
     source = os.path.join(directory, "in.jsonl")
     harness.write_lines(source, [json.dumps({"prompt": "x"})])
-    for command in (["run", "--model", LLAMA, "-i", source, "-o", "answers.jsonl.gz"],
-                    ["run", "--model", LLAMA, "-i", source, "-o", "-", "--errors", "e.jsonl.zst"]):
+    for command in (["run", "--model", LLAMA, "-i", source, "-o", "answers.jsonl.bz2"],
+                    ["run", "--model", LLAMA, "-i", source, "-o", "-", "--errors", "e.jsonl.xz"],
+                    ["run", "--model", LLAMA, "-i", source, "-o", "-", "--trace", "trace.json.gz"]):
         done = harness.sluice(*command, check=False)
         assert done.returncode == 2 and "pack the file" in done.stderr, (done.returncode, done.stderr)
 

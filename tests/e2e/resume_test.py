@@ -481,7 +481,7 @@ def test_exit_codes_say_when_nothing_succeeded():
         assert "the first: line 1: " in err, err
         with open(place.output) as f:
             assert len(f.read().splitlines()) == 3
-        for name, content in (("in.gz", b"\x1f\x8b\x08"), ("in.csv", b"id,prompt\n1,x\n"),
+        for name, content in (("in.gz", b"\x1f\x8b\x08"), ("in.csv", b"id,text\n1,x\n"),
                               ("in.json", b'[{"prompt": "x"}]')):
             with open(place.path(name), "wb") as f:
                 f.write(content)

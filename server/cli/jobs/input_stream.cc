@@ -41,14 +41,18 @@ InputStream::Buffer::Buffer(FileDescriptor fd, std::string name,
                             const StopSignals* signals)
     : fd_(std::move(fd)),
       name_(std::move(name)),
-      signals_(signals),
+      reader_([this, signals](char* data, size_t size) {
+        return ReadInput(fd_.get(), name_, data, size, *signals);
+      }),
       data_(kStreamBytes) {}
 
 InputStream::Buffer::int_type InputStream::Buffer::underflow() {
-  const absl::StatusOr<size_t> read =
-      ReadInput(fd_.get(), name_, data_.data(), data_.size(), *signals_);
-  if (!read.ok())
-    throw std::runtime_error(std::string(read.status().message()));
+  const absl::StatusOr<size_t> read = reader_.Read(data_.data(), data_.size());
+  status_ = absl::IsDataLoss(read.status())
+                ? DataLoss("can't read the input ", name_, ": ",
+                           read.status().message())
+                : read.status();
+  if (!read.ok()) throw std::runtime_error(std::string(status_.message()));
   if (*read == 0) return traits_type::eof();
   setg(data_.data(), data_.data(), data_.data() + *read);
   return traits_type::to_int_type(data_.front());

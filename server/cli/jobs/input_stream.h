@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/compression/compression.h"
 #include "common/host/file_descriptor.h"
 #include "common/host/stop_signals.h"
 
@@ -23,8 +25,9 @@ absl::StatusOr<FileDescriptor> OpenInput(const std::string& path);
 absl::StatusOr<size_t> ReadInput(int fd, const std::string& name, char* data,
                                  size_t size, const StopSignals& signals);
 
-// An input as a stream. It is bad() after an error, and once the command is
-// asked to stop: what was read is not all then. Thread-compatible.
+// An input as a stream, decompressed if it is gzip or zstd. It is bad() after
+// an error, and once the command is asked to stop: what was read is not all
+// then, and status() says why. Thread-compatible.
 class InputStream : public std::istream {
  public:
   // `signals` must outlive the stream.
@@ -33,11 +36,13 @@ class InputStream : public std::istream {
         buffer_(std::move(fd), std::move(name), signals) {
     rdbuf(&buffer_);
   }
+  const absl::Status& status() const { return buffer_.status(); }
 
  private:
   class Buffer : public std::streambuf {
    public:
     Buffer(FileDescriptor fd, std::string name, const StopSignals* signals);
+    const absl::Status& status() const { return status_; }
 
    protected:
     // An exception makes the stream bad.
@@ -46,8 +51,9 @@ class InputStream : public std::istream {
    private:
     const FileDescriptor fd_;
     const std::string name_;
-    const StopSignals* const signals_;
+    DecompressingReader reader_;
     std::vector<char> data_;
+    absl::Status status_;
   };
 
   Buffer buffer_;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@
 #include "common/text/utf8.h"
 #include "common/threads/clock.h"
 #include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/requests/table_rows.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/cluster_report.h"
 #include "server/cli/jobs/follow.h"
@@ -103,6 +106,29 @@ absl::Status SaveResults(JobClient& client, const std::string& id,
   return files->Commit();
 }
 
+// kInvalidArgument unless the input is a file, which can be read a second time
+// beside the answers.
+absl::Status CheckReadAgain(const std::string& input) {
+  std::error_code error;
+  if (input != "-" && std::filesystem::is_regular_file(input, error)) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "--input ", input,
+      " is no file, so that its rows can't be read again to stand before "
+      "their answers; give a file, or --output-format jsonl");
+}
+
+// Has tables begin with the columns of the job's input.
+absl::Status JoinInput(const std::string& input, const v1::Job& job,
+                       const StopSignals* signals, ResultFiles* files) {
+  SLUICE_ASSIGN_OR_RETURN(
+      auto rows, InputRows::Open(input, DelimiterOf(job.spec().table()),
+                                 job.input_hash(), signals));
+  files->Join(std::move(rows));
+  return absl::OkStatus();
+}
+
 // Counts the errors of an ended job that has no answers.
 absl::StatusOr<ErrorCounts> CountErrors(JobClient& client,
                                         const std::string& id,
@@ -142,7 +168,7 @@ struct OneJob {
 
 struct SubmitFlags {
   JobFlags job;
-  std::string model, request_id, output, errors;
+  std::string model, request_id, output, errors, output_format = "auto";
   std::vector<std::string> metadata;
   int32_t priority = 0;
   bool server_path = false, wait = false, json = false, quiet = false;
@@ -175,6 +201,7 @@ void SubmitFlags::AddTo(CLI::App* cmd) {
   cmd->add_option("--errors", errors,
                   "with --output: write error lines here instead of there")
       ->needs(output_flag);
+  ResultFiles::AddFormatTo(cmd, &output_format);
   cmd->add_flag("-q,--quiet", quiet, "no progress");
   cmd->add_flag("--json", json, "one JSON object on stdout");
 }
@@ -229,16 +256,21 @@ absl::Status Submit(const SubmitFlags& flags,
   if (!flags.server_path) {
     SLUICE_ASSIGN_OR_RETURN(
         input, InputFile::Open(flags.job.input, coordinator.signals));
-    SLUICE_RETURN_IF_ERROR(
-        InputFile::CheckKind(flags.job.input, spec.format()));
+    SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(flags.job.input, spec));
     inputs.push_back({flags.job.input, "--input"});
   }
   std::unique_ptr<ResultFiles> files;
   if (!flags.output.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
-        files, ResultFiles::Plan(flags.output, flags.errors, inputs,
-                                 coordinator.signals));
+        files, ResultFiles::Plan({.output = flags.output,
+                                  .errors = flags.errors,
+                                  .format = flags.output_format,
+                                  .inputs = inputs,
+                                  .signals = coordinator.signals}));
   }
+  const bool joins = files != nullptr && files->has_table() &&
+                     spec.has_table() && !flags.server_path;
+  if (joins) SLUICE_RETURN_IF_ERROR(CheckReadAgain(flags.job.input));
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json || flags.quiet);
   const absl::StatusOr<v1::Job> job = client->CreateJob(
@@ -253,7 +285,14 @@ absl::Status Submit(const SubmitFlags& flags,
         "stopped before the coordinator said that it has the job; see: sluice "
         "list");
   }
+  if (input != nullptr) {
+    SLUICE_RETURN_IF_ERROR(input->stream().status());
+  }
   SLUICE_RETURN_IF_ERROR(job.status());
+  if (joins) {
+    SLUICE_RETURN_IF_ERROR(
+        JoinInput(flags.job.input, *job, coordinator.signals, files.get()));
+  }
   if (!flags.quiet && !job->hint().empty()) {
     std::cerr << EscapeLinesForTerminal(job->hint()) << "\n";
   }
@@ -295,7 +334,7 @@ absl::Status Watch(const OneJob& flags, const CoordinatorPlace& coordinator) {
 }
 
 struct ResultsFlags {
-  std::string id, output = "-", errors;
+  std::string id, output = "-", errors, output_format = "auto", input;
   int64_t offset = 0;
   bool follow = false, append = false;
 
@@ -307,6 +346,11 @@ struct ResultsFlags {
         ->capture_default_str();
     cmd->add_option("--errors", errors,
                     "write error lines here instead of into --output");
+    ResultFiles::AddFormatTo(cmd, &output_format);
+    cmd->add_option("-i,--input", input,
+                    "the table that was submitted: its columns come before "
+                    "the answers in CSV and TSV")
+        ->type_name("FILE");
     cmd->add_option("--offset", offset,
                     "skip the results of the first N requests")
         ->check(CLI::NonNegativeNumber);
@@ -317,14 +361,41 @@ struct ResultsFlags {
   }
 };
 
+absl::Status JoinForResults(JobClient& client, const ResultsFlags& flags,
+                            const StopSignals* signals, ResultFiles* files) {
+  if (!files->has_table()) {
+    return absl::InvalidArgumentError(
+        "--input goes with CSV or TSV as the output: name it *.csv, or say "
+        "--output-format csv");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckReadAgain(flags.input));
+  SLUICE_ASSIGN_OR_RETURN(const v1::Job job, client.GetJob(flags.id));
+  if (job.spec().format() != v1::INPUT_FORMAT_CSV) {
+    return InvalidArgument("--input: ", flags.id,
+                           " was not made of a table, so that there are no "
+                           "rows to write; leave it out");
+  }
+  // Another file is refused before anything is written.
+  SLUICE_RETURN_IF_ERROR(JoinInput(flags.input, job, signals, files));
+  SLUICE_RETURN_IF_ERROR(files->CheckRows());
+  return JoinInput(flags.input, job, signals, files);
+}
+
 absl::Status Results(const ResultsFlags& flags,
                      const CoordinatorPlace& coordinator) {
-  SLUICE_ASSIGN_OR_RETURN(
-      auto files,
-      ResultFiles::Plan(flags.output, flags.errors, {}, coordinator.signals));
+  ResultFiles::Options options = {.output = flags.output,
+                                  .errors = flags.errors,
+                                  .format = flags.output_format,
+                                  .signals = coordinator.signals};
+  if (!flags.input.empty()) options.inputs = {{flags.input, "--input"}};
+  SLUICE_ASSIGN_OR_RETURN(auto files, ResultFiles::Plan(options));
   ProgressDisplay display(Clock::Real(), true);
   Patience patience = MakePatience(*coordinator.signals, &display);
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
+  if (!flags.input.empty()) {
+    SLUICE_RETURN_IF_ERROR(
+        JoinForResults(*client, flags, coordinator.signals, files.get()));
+  }
   SLUICE_RETURN_IF_ERROR(SaveResults(*client, flags.id, flags.offset,
                                      flags.follow, flags.append, patience,
                                      files.get()));
@@ -486,6 +557,9 @@ void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
       "  sluice submit --input prompts.jsonl\n"
       "  sluice submit -i prompts.jsonl --wait --output answers.jsonl\n"
       "  sluice submit -i questions.txt --max-tokens 64 --temperature 0.7\n"
+      "  sluice submit -i reviews.csv --prompt 'Is this positive? {text}' -w "
+      "\\\n"
+      "    -o labels.csv\n"
       "  cat prompts.jsonl | sluice submit -i - --request-id nightly-17",
       Submit);
   add("status", "Show a job",
@@ -498,7 +572,8 @@ void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
       "Examples:\n"
       "  sluice results job_1 --output answers.jsonl --errors errors.jsonl\n"
       "  sluice results job_1 --offset 500 --append -o answers.jsonl\n"
-      "  sluice results job_1 --follow | jq .custom_id",
+      "  sluice results job_1 --follow | jq .custom_id\n"
+      "  sluice results job_2 --input reviews.csv -o labels.csv",
       Results);
   add("cancel", "Stop a job; its results so far are kept",
       "Example:\n  sluice cancel job_1", Cancel);

@@ -16,10 +16,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "common/compression/compression.h"
+#include "common/host/file_descriptor.h"
 #include "common/status_macros.h"
+#include "common/text/csv.h"
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/requests/table_rows.h"
 #include "coordinator/request.h"
 #include "server/cli/plan/plan_report.h"
 #include "server/flags/checks.h"
@@ -46,22 +50,36 @@ std::string TimeText(const google::protobuf::Timestamp& t) {
                           absl::UTCTimeZone());
 }
 
+// Reads a file from byte `begin` on, decompressed, and leaves its position.
+DecompressingReader ReaderOf(int fd, int64_t begin) {
+  return DecompressingReader(
+      [fd, at = begin](char* data,
+                       size_t size) mutable -> absl::StatusOr<size_t> {
+        const ssize_t n = pread(fd, data, size, at);
+        // The command's own reader reports the error.
+        if (n <= 0) return 0;
+        at += n;
+        return static_cast<size_t>(n);
+      });
+}
+
 // Whether a line of a file, from byte `begin` on, begins like JSON: text that
 // was meant as JSON gets the parser's error. The whole is read if need be, but
 // no more than kMaxScan.
 bool HasLineLikeJson(int fd, int64_t begin) {
+  DecompressingReader reader = ReaderOf(fd, begin);
   std::string buffer(kFormatBytes, '\0');
   bool at_start = true;  // nothing but spaces in this line yet
-  for (int64_t at = begin; at - begin < kMaxScan;) {
-    const ssize_t n = pread(fd, buffer.data(), buffer.size(), at);
-    if (n <= 0) return false;
-    const absl::string_view data(buffer.data(), static_cast<size_t>(n));
+  for (int64_t at = 0; at < kMaxScan;) {
+    const size_t n = reader.Read(buffer.data(), buffer.size()).value_or(0);
+    if (n == 0) return false;
+    const absl::string_view data(buffer.data(), n);
     for (size_t pos = 0; pos < data.size();) {
       if (at_start) {
         const char c = data[pos++];
         if (c == '{' || c == '[') return true;
         at_start = c == '\n' || absl::ascii_isspace(c) ||
-                   (at == begin && pos <= kMarkBytes && c < 0);  // a mark
+                   (at == 0 && pos <= kMarkBytes && c < 0);  // a mark
         continue;
       }
       const size_t end = data.find('\n', pos);
@@ -69,21 +87,35 @@ bool HasLineLikeJson(int fd, int64_t begin) {
       pos = end + 1;
       at_start = true;
     }
-    at += n;
+    at += static_cast<int64_t>(n);
   }
   return true;  // who knows
+}
+
+// Checks the header of a table that begins like this, if it is all there.
+absl::Status CheckHeader(absl::string_view head, const v1::TableInput& table) {
+  std::optional<absl::Status> checked;
+  CsvSplitter rows(DelimiterOf(table), kHeadBytes, [&](const CsvRow& header) {
+    checked = TableRows::Create(table, header, kHeadBytes).status();
+    return absl::CancelledError("the header is all that is read");
+  });
+  rows.Append(head).IgnoreError();
+  if (checked || head.size() >= kHeadBytes) {
+    return checked.value_or(absl::OkStatus());
+  }
+  // All of a short file is there, maybe a header without the end of its line.
+  const absl::Status status = rows.Finish();
+  return checked.value_or(status);
 }
 
 // Returns the kind of a file that begins like this, and the remedy, if none of
 // its lines can be a request; else "".
 std::string WhatElseItIs(const std::string& path, absl::string_view head,
-                         v1::InputFormat format,
+                         const v1::JobSpec& spec,
                          const std::function<bool()>& may_have_requests) {
   static constexpr struct {
     absl::string_view begin, name, unpack;
-  } kPacked[] = {{"\x1f\x8b", "gzip", "gunzip -c"},
-                 {"\x28\xb5\x2f\xfd", "zstd", "zstd -dc"},
-                 {"\xfd\x37zXZ", "xz", "xz -dc"},
+  } kPacked[] = {{"\xfd\x37zXZ", "xz", "xz -dc"},
                  {"BZh", "bzip2", "bzip2 -dc"}};
   for (const auto& packed : kPacked) {
     if (!absl::StartsWith(head, packed.begin)) continue;
@@ -103,7 +135,10 @@ std::string WhatElseItIs(const std::string& path, absl::string_view head,
     return absl::StrCat("this is UTF-16; convert it first: iconv -t UTF-8 ",
                         path);
   }
-  if (format == v1::INPUT_FORMAT_TEXT) return "";
+  if (spec.format() == v1::INPUT_FORMAT_TEXT) return "";
+  if (spec.format() == v1::INPUT_FORMAT_CSV) {
+    return std::string(CheckHeader(head, spec.table()).message());
+  }
   absl::ConsumePrefix(&head, "\xef\xbb\xbf");
   const absl::string_view text = absl::StripAsciiWhitespace(head);
   if (text.empty()) return "";
@@ -118,20 +153,52 @@ std::string WhatElseItIs(const std::string& path, absl::string_view head,
   if (absl::EndsWithIgnoreCase(path, ".csv") ||
       absl::EndsWithIgnoreCase(path, ".tsv") ||
       first.find_first_of(",;\t") != absl::string_view::npos) {
-    return "this looks like a table (CSV), where each line must be a JSON "
-           "object; convert it first, or, if each line is a prompt, say "
-           "--input-format text";
+    return "this looks like a table, where each line must be a JSON object; "
+           "if it is one, say --input-format csv (or tsv) and, by --prompt, "
+           "what to ask; if each line is a prompt, --input-format text";
   }
   return "no line of it is a JSON object; if each line is a prompt, say "
          "--input-format text";
 }
 
+// Returns the format that a file's name, or else the flags, say it has.
+std::string FormatOf(absl::string_view input, const TableFlags& table) {
+  input = WithoutCompression(input);
+  for (const char* format : {"csv", "tsv"}) {
+    if (absl::EndsWithIgnoreCase(input, absl::StrCat(".", format))) {
+      return format;
+    }
+  }
+  if (absl::EndsWithIgnoreCase(input, ".txt")) return "text";
+  return table.given() && !absl::EndsWithIgnoreCase(input, ".jsonl") ? "csv"
+                                                                     : "jsonl";
+}
+
 }  // namespace
+
+void TableFlags::AddTo(CLI::App* app) {
+  app->add_option("--prompt", prompt,
+                  "of a table: what to ask of each row, with the field of a "
+                  "column as {NAME}; {{ and }} are braces; default: the "
+                  "column \"prompt\"")
+      ->check(Utf8Text())
+      ->type_name("TEXT");
+  app->add_option("--id-column", id_column,
+                  "of a table: the column of custom_ids; default: "
+                  "\"custom_id\" if there is one, else row-1, row-2, ...")
+      ->check(Utf8Text())
+      ->type_name("NAME");
+  app->add_option("--delimiter", delimiter,
+                  "of a table: the character between fields; default: a comma, "
+                  "or a tab (\\t) in TSV")
+      ->check(Utf8Text())
+      ->type_name("CHAR");
+}
 
 void JobFlags::AddTo(CLI::App* app) {
   app->add_option("-i,--input,--input-file", input,
-                  "JSONL file of requests (or plain text, a prompt a line); "
-                  "- is stdin")
+                  "requests: JSONL, plain text (a prompt a line), CSV or TSV "
+                  "(a request a row), plain, .gz or .zst; - is stdin")
       ->required()
       ->group(kMainGroup)
       ->type_name("FILE");
@@ -142,12 +209,12 @@ void JobFlags::AddTo(CLI::App* app) {
                                kDefaultMaxTokens))
       ->check(AtLeast(1))
       ->group(kMainGroup);
-  app->add_option("--input-format", format,
-                  "jsonl, text, or auto: text for *.txt, else jsonl")
+  app->add_option("--input-format", format, TableFlags::kFormatHelp)
       ->capture_default_str();
+  table.AddTo(app);
   app->add_flag("--chat", chat,
-                "ask the prompts of a text file, and of lines with \"prompt\" "
-                "alone, as a user, in the model's chat template");
+                "ask the prompts of a text file or a table, and of lines with "
+                "\"prompt\" alone, as a user, in the model's chat template");
   app->add_option("--system", system,
                   "the system message of these chats; implies --chat")
       ->check(Utf8Text())
@@ -178,13 +245,29 @@ void JobFlags::AddTo(CLI::App* app) {
 absl::StatusOr<v1::JobSpec> JobFlags::ToSpec() const {
   v1::JobSpec spec;
   spec.set_name(name);
-  if (format == "text" || (format == "auto" && absl::EndsWith(input, ".txt"))) {
+  const std::string kind = format == "auto" ? FormatOf(input, table) : format;
+  if (kind == "text") {
     spec.set_format(v1::INPUT_FORMAT_TEXT);
-  } else if (format == "jsonl" || format == "auto") {
+  } else if (kind == "jsonl") {
     spec.set_format(v1::INPUT_FORMAT_JSONL);
+  } else if (kind == "csv" || kind == "tsv") {
+    spec.set_format(v1::INPUT_FORMAT_CSV);
+    v1::TableInput& made = *spec.mutable_table();
+    made.set_prompt(table.prompt);
+    made.set_id_column(table.id_column);
+    made.set_delimiter(table.delimiter == "\\t"   ? "\t"
+                       : !table.delimiter.empty() ? table.delimiter
+                       : kind == "tsv"            ? "\t"
+                                                  : "");
+    SLUICE_RETURN_IF_ERROR(ValidateTable(made));
   } else {
     return InvalidArgument("--input-format \"", format,
-                           "\" is none of auto, jsonl, text");
+                           "\" is none of auto, jsonl, text, csv, tsv");
+  }
+  if (table.given() && !spec.has_table()) {
+    return InvalidArgument(
+        "--prompt, --id-column and --delimiter are for tables, and ", input,
+        " is taken for ", kind, "; say --input-format csv or tsv if it is one");
   }
   v1::RequestDefaults* defaults = spec.mutable_defaults();
   if (max_tokens) defaults->set_max_tokens(*max_tokens);
@@ -224,30 +307,36 @@ absl::StatusOr<std::unique_ptr<InputFile>> InputFile::Open(
 }
 
 absl::Status InputFile::CheckKind(const std::string& path,
-                                  v1::InputFormat format) {
+                                  const v1::JobSpec& spec) {
   struct stat info {};
   // A pipe that is opened must be read, so it is not opened here.
   if (path != "-" &&
       (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))) {
     return absl::OkStatus();
   }
-  std::string head(kHeadBytes, '\0');
   // stdin is read without moving its position.
-  const int fd = path == "-" ? dup(STDIN_FILENO)
-                             : open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  ssize_t n = -1;
-  int64_t begin = 0;
-  if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
-    if (path == "-") begin = lseek(fd, 0, SEEK_CUR);
-    n = pread(fd, head.data(), head.size(), begin);
+  const FileDescriptor fd(path == "-"
+                              ? dup(STDIN_FILENO)
+                              : open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.open() || fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return absl::OkStatus();  // the reader reports an error
   }
-  std::string wrong;  // the reader reports an error
-  if (n > 0) {
-    head.resize(static_cast<size_t>(n));
-    wrong = WhatElseItIs(path, head, format,
-                         [&] { return HasLineLikeJson(fd, begin); });
+  const int64_t begin = path == "-" ? lseek(fd.get(), 0, SEEK_CUR) : 0;
+  DecompressingReader reader = ReaderOf(fd.get(), begin);
+  std::string head(kHeadBytes, '\0');
+  size_t filled = 0;
+  while (filled < head.size()) {
+    const absl::StatusOr<size_t> n =
+        reader.Read(head.data() + filled, head.size() - filled);
+    if (!n.ok()) {
+      return InvalidArgument("--input ", path, ": ", n.status().message());
+    }
+    if (*n == 0) break;
+    filled += *n;
   }
-  if (fd >= 0) close(fd);
+  head.resize(filled);
+  const std::string wrong = WhatElseItIs(
+      path, head, spec, [&] { return HasLineLikeJson(fd.get(), begin); });
   if (wrong.empty()) return absl::OkStatus();
   return InvalidArgument("--input ", path, ": ", wrong);
 }
@@ -290,49 +379,92 @@ absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors) {
 }
 
 absl::StatusOr<std::unique_ptr<ResultFiles>> ResultFiles::Plan(
-    const std::string& output, const std::string& errors,
-    const std::vector<NamedInput>& inputs, const StopSignals* signals) {
+    const Options& options) {
   auto files = std::make_unique<ResultFiles>();
-  SLUICE_ASSIGN_OR_RETURN(files->output_,
-                          OutputFile::Plan(output, "--output", signals));
-  if (!errors.empty()) {
-    SLUICE_ASSIGN_OR_RETURN(files->errors_,
-                            OutputFile::Plan(errors, "--errors", signals));
-    if (files->errors_->path() == "-" && files->output_->path() == "-") {
-      files->errors_ = nullptr;
+  const auto plan = [&](const std::string& path, const std::string& flag,
+                        File* file) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(const OutputFormat format,
+                            OutputFormatOf(options.format, path));
+    SLUICE_ASSIGN_OR_RETURN(file->file,
+                            OutputFile::Plan(path, flag, options.signals,
+                                             /*may_compress=*/true));
+    if (format == OutputFormat::kJsonl) return absl::OkStatus();
+    file->table.emplace(format == OutputFormat::kCsv ? ',' : '\t');
+    files->has_table_ = true;
+    return absl::OkStatus();
+  };
+  SLUICE_RETURN_IF_ERROR(plan(options.output, "--output", &files->output_));
+  if (!options.errors.empty()) {
+    SLUICE_RETURN_IF_ERROR(plan(options.errors, "--errors", &files->errors_));
+    if (files->errors_.file->path() == "-" &&
+        files->output_.file->path() == "-") {
+      files->errors_.file = nullptr;
     }
   }
-  SLUICE_RETURN_IF_ERROR(
-      CheckDistinct(inputs, {files->output_.get(), files->errors_.get()}));
+  SLUICE_RETURN_IF_ERROR(CheckDistinct(
+      options.inputs, {files->output_.file.get(), files->errors_.file.get()}));
   return files;
 }
 
+void ResultFiles::AddFormatTo(CLI::App* app, std::string* format) {
+  app->add_option("--output-format", *format,
+                  "jsonl, csv, tsv, or auto: by the name, *.csv or *.tsv, else "
+                  "jsonl; a table has an input table's columns, answer, "
+                  "finish_reason and error")
+      ->capture_default_str();
+}
+
+void ResultFiles::Join(std::unique_ptr<InputRows> rows) {
+  rows_ = std::move(rows);
+  for (File* file : {&output_, &errors_}) {
+    if (file->table) file->table->Join(rows_.get());
+  }
+}
+
+absl::Status ResultFiles::OpenFile(const File& file, bool append) {
+  if (file.file == nullptr) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(file.file->Open(append));
+  if (!file.table || file.file->continues()) return absl::OkStatus();
+  return file.file->Write(file.table->Header());
+}
+
 absl::Status ResultFiles::Open(bool append) {
-  SLUICE_RETURN_IF_ERROR(output_->Open(append));
-  return errors_ ? errors_->Open(append) : absl::OkStatus();
+  if (std::exchange(open_, true)) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(OpenFile(output_, append));
+  return OpenFile(errors_, append);
 }
 
 absl::Status ResultFiles::Write(const v1::Result& result) {
   constexpr double kFlushSeconds = 0.5;
+  SLUICE_RETURN_IF_ERROR(Open());
   error_counts_.Add(result);
-  OutputFile& out = result.is_error() && errors_ ? *errors_ : *output_;
-  SLUICE_RETURN_IF_ERROR(out.Open());
-  SLUICE_RETURN_IF_ERROR(out.Write(out.is_terminal()
-                                       ? EscapeJsonForTerminal(result.line())
-                                       : result.line()));
-  SLUICE_RETURN_IF_ERROR(out.Write("\n"));
+  const File& out = result.is_error() && errors_.file ? errors_ : output_;
+  std::string line;
+  if (out.table) {
+    SLUICE_ASSIGN_OR_RETURN(line, out.table->Row(result));
+    if (out.file->is_terminal()) {
+      line.pop_back();
+      line = EscapeLinesForTerminal(line) + "\n";
+    }
+  } else {
+    line = (out.file->is_terminal() ? EscapeJsonForTerminal(result.line())
+                                    : result.line()) +
+           "\n";
+  }
+  SLUICE_RETURN_IF_ERROR(out.file->Write(line));
   ++lines_;
   const double now = MonotonicSeconds();
   if (now - flushed_at_ < kFlushSeconds) return absl::OkStatus();
   flushed_at_ = now;
-  SLUICE_RETURN_IF_ERROR(Open());
-  SLUICE_RETURN_IF_ERROR(output_->Flush());
-  return errors_ ? errors_->Flush() : absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(output_.file->Flush());
+  return errors_.file ? errors_.file->Flush() : absl::OkStatus();
 }
 
 absl::Status ResultFiles::Commit() {
-  SLUICE_RETURN_IF_ERROR(output_->Commit());
-  return errors_ ? errors_->Commit() : absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Open());
+  if (rows_ != nullptr) SLUICE_RETURN_IF_ERROR(rows_->Check());
+  SLUICE_RETURN_IF_ERROR(output_.file->Commit());
+  return errors_.file ? errors_.file->Commit() : absl::OkStatus();
 }
 
 std::string DefaultMaxTokensText(const v1::Job& job) {

@@ -12,15 +12,32 @@
 #include "absl/status/statusor.h"
 #include "server/cli/jobs/input_stream.h"
 #include "server/cli/jobs/output_file.h"
+#include "server/cli/jobs/result_table.h"
 #include "server/job_client.h"
 #include "sluice/v1/jobs.pb.h"
 
 namespace sluice {
 
+// The flags of tables (CSV, TSV), shared by all commands that read a job's
+// input.
+struct TableFlags {
+  // What a format is when nobody says, for help.
+  static constexpr char kFormatHelp[] =
+      "jsonl, text, csv, tsv, or auto: by the name, *.txt, *.csv or *.tsv, "
+      "else jsonl, or csv with --prompt";
+  std::string prompt, id_column, delimiter;
+
+  void AddTo(CLI::App* app);
+  bool given() const {
+    return !prompt.empty() || !id_column.empty() || !delimiter.empty();
+  }
+};
+
 // The flags by which a job is described, shared by `submit` and `run`.
 struct JobFlags {
   std::string input;
   std::string format = "auto";
+  TableFlags table;
   std::string name;
   std::optional<int32_t> max_tokens;
   std::optional<float> temperature;
@@ -32,7 +49,8 @@ struct JobFlags {
   std::optional<std::string> system;
 
   void AddTo(CLI::App* app);
-  // Makes the spec; kInvalidArgument for an unknown format.
+  // Makes the spec; kInvalidArgument for an unknown format, or flags of tables
+  // that are wrong or do not go with it.
   absl::StatusOr<v1::JobSpec> ToSpec() const;
 };
 
@@ -47,10 +65,10 @@ class InputFile {
       const std::string& path, const StopSignals* signals);
   // Checks a file's kind: kInvalidArgument, with the remedy, if its beginning
   // shows that none of its lines can be a request: packed, a table, a list,
-  // UTF-16. A pipe is not read.
+  // UTF-16; or that a table's header lacks a column. A pipe is not read.
   static absl::Status CheckKind(const std::string& path,
-                                v1::InputFormat format);
-  std::istream& stream() { return stream_; }
+                                const v1::JobSpec& spec);
+  InputStream& stream() { return stream_; }
 
  private:
   InputFile(FileDescriptor fd, const std::string& path,
@@ -78,27 +96,48 @@ class ErrorCounts {
 // Thread-compatible.
 class ResultFiles {
  public:
+  struct Options {
+    std::string output = "-", errors;  // errors "": to the output
+    std::string format = "auto";       // --output-format, of both
+    std::vector<NamedInput> inputs;
+    const StopSignals* signals = nullptr;  // see OutputFile::Plan
+  };
   // Checks that the files can be written and are no input of the command, and
-  // changes nothing. kInvalidArgument names the problem. For `signals`, see
-  // OutputFile::Plan.
+  // changes nothing. kInvalidArgument names the problem.
   static absl::StatusOr<std::unique_ptr<ResultFiles>> Plan(
-      const std::string& output, const std::string& errors,
-      const std::vector<NamedInput>& inputs,
-      const StopSignals* signals = nullptr);
+      const Options& options);
+  static void AddFormatTo(CLI::App* app, std::string* format);
+
+  // Whether a file is a table, in which the input's rows may stand.
+  bool has_table() const { return has_table_; }
+  // Sets the input's rows, to stand before their answers in tables. To be
+  // called before Open.
+  void Join(std::unique_ptr<InputRows> rows);
+  // Reads the joined rows to their end: InputRows::Check.
+  absl::Status CheckRows() { return rows_->Check(); }
   // Begins to write, as OutputFile::Open; Write does so too.
   absl::Status Open(bool append = false);
   // Writes a line, which other processes can read soon. kResourceExhausted when
-  // the disk is full.
+  // the disk is full; InputRows::Get's errors.
   absl::Status Write(const v1::Result& result);
+  // Brings the files to their places; kFailedPrecondition, and nothing is
+  // changed, if the joined rows are not the job's.
   absl::Status Commit();
 
-  const OutputFile& output() const { return *output_; }
+  const OutputFile& output() const { return *output_.file; }
   int64_t lines() const { return lines_; }
   const ErrorCounts& error_counts() const { return error_counts_; }
 
  private:
-  std::unique_ptr<OutputFile> output_;
-  std::unique_ptr<OutputFile> errors_;  // null: to output_
+  struct File {
+    std::unique_ptr<OutputFile> file;  // null: errors go to the output
+    std::optional<ResultTable> table;  // else JSON lines
+  };
+  absl::Status OpenFile(const File& file, bool append);
+
+  File output_, errors_;
+  bool has_table_ = false, open_ = false;
+  std::unique_ptr<InputRows> rows_;
   int64_t lines_ = 0;
   double flushed_at_ = 0;
   ErrorCounts error_counts_;

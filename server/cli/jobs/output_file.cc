@@ -116,7 +116,7 @@ absl::Status OutputFile::Error(absl::string_view what, int error) const {
 
 absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
     const std::string& path, const std::string& flag,
-    const StopSignals* signals) {
+    const StopSignals* signals, bool may_compress) {
   const bool is_stdout = path == "-" || path == "/dev/stdout";
   std::unique_ptr<OutputFile> file(
       new OutputFile(is_stdout ? "-" : path, flag, signals));
@@ -126,6 +126,10 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   };
   if (path.empty()) return wrong("the name is empty");
   file->target_ = FollowLinks(path).string();
+  const Compression compression = CompressionOfName(file->target_);
+  if (may_compress && compression != Compression::kNone) {
+    file->compressor_ = Compressor::Make(compression);
+  }
   // A link in /proc leads to the open file, whatever its text is.
   if (absl::StartsWith(file->target_, "/proc/")) return file;
   struct stat info {};
@@ -143,10 +147,11 @@ absl::StatusOr<std::unique_ptr<OutputFile>> OutputFile::Plan(
   }
   file->is_file_ = true;
   if (const std::string packed = PromisesPacked(file->target_);
-      !packed.empty()) {
-    return wrong("Sluice does not write ", packed,
-                 " files; leave the ending out and pack the file when it is "
-                 "whole, or write to - and a pipe");
+      !packed.empty() && file->compressor_ == nullptr) {
+    return wrong("Sluice does not write ", packed, " files here; ",
+                 may_compress ? "name it .gz or .zst, or leave the ending out"
+                              : "leave the ending out",
+                 " and pack the file when it is whole");
   }
   if (file->target_.back() == '/') {
     return wrong("this names a directory; name a file");
@@ -184,6 +189,8 @@ absl::Status OutputFile::Open(bool append) {
   } else if (append || !is_file_) {
     partial_.clear();
     SLUICE_ASSIGN_OR_RETURN(fd_, OpenTarget(append));
+    struct stat info {};
+    continues_ = append && fstat(fd_, &info) == 0 && info.st_size > 0;
   } else {
     SLUICE_RETURN_IF_ERROR(OpenPartial());
   }
@@ -266,11 +273,22 @@ absl::Status OutputFile::OpenPartial() {
 
 absl::Status OutputFile::Write(absl::string_view data) {
   SLUICE_RETURN_IF_ERROR(Open());
-  buffer_.append(data.data(), data.size());
-  return buffer_.size() < kBufferBytes ? absl::OkStatus() : Flush();
+  if (compressor_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(compressor_->Add(data, &buffer_));
+  } else {
+    buffer_.append(data.data(), data.size());
+  }
+  return buffer_.size() < kBufferBytes ? absl::OkStatus() : WriteBuffer();
 }
 
 absl::Status OutputFile::Flush() {
+  if (compressor_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(compressor_->Flush(&buffer_));
+  }
+  return WriteBuffer();
+}
+
+absl::Status OutputFile::WriteBuffer() {
   absl::string_view left = buffer_;
   absl::Status status;
   while (!left.empty() && status.ok()) {
@@ -293,7 +311,10 @@ absl::Status OutputFile::Flush() {
 
 absl::Status OutputFile::Commit() {
   SLUICE_RETURN_IF_ERROR(Open());
-  SLUICE_RETURN_IF_ERROR(Flush());
+  if (compressor_ != nullptr) {
+    SLUICE_RETURN_IF_ERROR(compressor_->Finish(&buffer_));
+  }
+  SLUICE_RETURN_IF_ERROR(WriteBuffer());
   if (partial_.empty() && !in_place_) return absl::OkStatus();
   // EINVAL comes from a file system without fsync.
   if (fsync(fd_) != 0 && errno != EINVAL)

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/compression/compression.h"
 
 namespace sluice {
 
@@ -23,12 +24,13 @@ class OutputFile {
   // Checks that `path` can be written, and changes nothing. "-" is stdout; a
   // symbolic link stands for its target. `flag` (as "--output") names it in
   // messages. kInvalidArgument for a directory, a folder that is missing, a
-  // file that may not be written, or a name that promises a compressed one.
+  // file that may not be written, or a name that promises a compressed one:
+  // with `may_compress`, .gz and .zst are kept, others not.
   // Once a command is asked to stop, a pipe whose reader does not read is not
   // waited for: kCancelled. `signals` may be null, and must outlive the file.
   static absl::StatusOr<std::unique_ptr<OutputFile>> Plan(
       const std::string& path, const std::string& flag,
-      const StopSignals* signals = nullptr);
+      const StopSignals* signals = nullptr, bool may_compress = false);
   // Removes the file if it was not committed.
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -56,6 +58,8 @@ class OutputFile {
   bool folder_writable() const { return is_file_ && folder_writable_; }
   // Whether it writes to a terminal. Known once it is open.
   bool is_terminal() const { return terminal_; }
+  // Whether it is appended to a file that was not empty. Known once it is open.
+  bool continues() const { return continues_; }
 
  private:
   OutputFile(std::string path, std::string flag, const StopSignals* signals)
@@ -64,6 +68,8 @@ class OutputFile {
   absl::Status OpenPartial();
   absl::Status OpenInPlace();
   absl::Status CopyInPlace();
+  // Writes what is buffered.
+  absl::Status WriteBuffer();
   absl::Status Error(absl::string_view what, int error) const;
   absl::Status BeingWritten() const;
 
@@ -77,9 +83,11 @@ class OutputFile {
   bool folder_writable_ = true;
   bool open_ = false;
   bool terminal_ = false;
+  bool continues_ = false;
   bool committed_ = false;
   int fd_ = -1;
   std::string buffer_;
+  std::unique_ptr<Compressor> compressor_;  // or null
 };
 
 // Writes a whole file at once.

@@ -21,7 +21,7 @@ absl::StatusOr<LengthHistogram> CountInput(const JobFlags& job,
                                            Coordinator& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, job.ToSpec());
   SLUICE_ASSIGN_OR_RETURN(auto input, InputFile::Open(job.input, &signals));
-  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(job.input, spec.format()));
+  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(job.input, spec));
   SLUICE_ASSIGN_OR_RETURN(auto upload, coordinator.jobs().BeginUpload(spec));
   std::string buffer(kUploadBytes, '\0');
   while (input->stream()) {
@@ -31,9 +31,7 @@ absl::StatusOr<LengthHistogram> CountInput(const JobFlags& job,
     SLUICE_RETURN_IF_ERROR(
         upload->Append(absl::string_view(buffer.data(), got)));
   }
-  if (input->stream().bad()) {
-    return Unavailable(job.input, ": can't be read");
-  }
+  SLUICE_RETURN_IF_ERROR(input->stream().status());
   SLUICE_ASSIGN_OR_RETURN(const v1::Job job_state, upload->Commit());
   const v1::RequestCounts& counts = job_state.counts();
   std::string bad;

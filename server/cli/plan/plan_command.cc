@@ -56,6 +56,7 @@ constexpr int kFrontierPoints = 12;
 struct PlanFlags {
   CoordinatorFlags coordinator;
   MachineFlags machine;  // only its memory and disk
+  TableFlags table;
   std::string input, format = "auto", lengths, cluster, plan, output, svg;
   std::vector<std::string> profiles, allow;
   int32_t max_tokens = 0, workers = 0, parts = 0;
@@ -77,7 +78,8 @@ void PlanFlags::AddTo(CLI::App* app) {
            " (its config.json is enough with --lengths)")
       ->required()
       ->group(kMainGroup);
-  app->add_option("-i,--input", input, "the job's file: JSONL, or text")
+  app->add_option("-i,--input", input,
+                  "the job's file: JSONL, text, CSV or TSV")
       ->group(kMainGroup)
       ->type_name("FILE");
   app->add_option("--lengths", lengths,
@@ -89,9 +91,9 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "the order of the stages; default: this machine's")
       ->group(kMainGroup)
       ->type_name("FILE");
-  app->add_option("--input-format,--format", format,
-                  "jsonl, text, or auto: text for *.txt, else jsonl")
+  app->add_option("--input-format,--format", format, TableFlags::kFormatHelp)
       ->capture_default_str();
+  table.AddTo(app);
   app->add_option("--max-tokens", max_tokens,
                   "tokens to generate where the input does not say")
       ->check(AtLeast(1));
@@ -386,6 +388,7 @@ absl::StatusOr<Case> MakeCase(const PlanFlags& flags,
     JobFlags job;
     job.input = flags.input;
     job.format = flags.format;
+    job.table = flags.table;
     if (flags.max_tokens > 0) job.max_tokens = flags.max_tokens;
     SLUICE_ASSIGN_OR_RETURN(
         lengths, CountInput(job, *coordinator.signals, *c.coordinator));

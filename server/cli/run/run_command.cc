@@ -7,8 +7,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
 #include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
@@ -18,6 +20,7 @@
 #include "common/version.h"
 #include "coordinator/jobs/job_manager.h"
 #include "coordinator/jobs/job_state.h"
+#include "coordinator/jobs/requests/table_rows.h"
 #include "coordinator/planning/plan_json.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/job_io.h"
@@ -34,12 +37,12 @@ namespace {
 struct RunFlags {
   JobFlags job;
   ClusterFlags cluster;
-  std::string output, errors;
+  std::string output, errors, output_format = "auto";
   bool json = false, strict = false, quiet = false, restart = false;
 };
 
 // Adds the flags that answers depend on, beside the model's facts.
-void AddFacts(const JobFlags& job, v1::InputFormat format,
+void AddFacts(const JobFlags& job, const v1::JobSpec& spec,
               RunState::Facts* facts) {
   const auto add = [&](const char* flag, const auto& value) {
     (*facts)[flag] = value ? absl::StrCat(*value) : "";
@@ -53,8 +56,12 @@ void AddFacts(const JobFlags& job, v1::InputFormat format,
   if (job.chat) (*facts)["--chat"] = "given";
   if (job.system) (*facts)["--system"] = *job.system;
   (*facts)["the version of Sluice"] = ReleaseVersion();
-  (*facts)["--input-format"] =
-      format == v1::INPUT_FORMAT_TEXT ? "text" : "jsonl";
+  (*facts)["--input-format"] = absl::AsciiStrToLower(
+      absl::StripPrefix(v1::InputFormat_Name(spec.format()), "INPUT_FORMAT_"));
+  if (!spec.has_table()) return;
+  (*facts)["--prompt"] = spec.table().prompt();
+  (*facts)["--id-column"] = spec.table().id_column();
+  (*facts)["--delimiter"] = std::string(1, DelimiterOf(spec.table()));
 }
 
 // The state of one run.
@@ -121,6 +128,7 @@ class Runner {
   ProgressDisplay display_;
   v1::JobSpec spec_;
   std::unique_ptr<ResultFiles> files_;
+  bool joins_ = false;  // the input's rows stand beside their answers
   std::unique_ptr<RunState> state_;
   // The tracer and the metrics outlive the cluster.
   std::unique_ptr<MetricsRegistry> metrics_;
@@ -140,11 +148,15 @@ absl::Status Runner::Prepare() {
   SLUICE_ASSIGN_OR_RETURN(spec_, flags_.job.ToSpec());
   const std::string& input = flags_.job.input;
   SLUICE_RETURN_IF_ERROR(InputFile::Check(input));
-  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(input, spec_.format()));
+  SLUICE_RETURN_IF_ERROR(InputFile::CheckKind(input, spec_));
   const NamedInput named = {input, "--input"};
-  SLUICE_ASSIGN_OR_RETURN(
-      files_,
-      ResultFiles::Plan(flags_.output, flags_.errors, {named}, &signals_));
+  SLUICE_ASSIGN_OR_RETURN(files_,
+                          ResultFiles::Plan({.output = flags_.output,
+                                             .errors = flags_.errors,
+                                             .format = flags_.output_format,
+                                             .inputs = {named},
+                                             .signals = &signals_}));
+  joins_ = files_->has_table() && spec_.format() == v1::INPUT_FORMAT_CSV;
   SLUICE_ASSIGN_OR_RETURN(
       tracer_, flags_.cluster.MakeTracer({named}, &files_->output()));
   metrics_ = CreatePrometheusRegistry();
@@ -156,12 +168,13 @@ absl::Status Runner::Prepare() {
   start_ = MonotonicSeconds();
   SLUICE_ASSIGN_OR_RETURN(RunState::Facts facts,
                           LocalCluster::AnswerFacts(options_));
-  AddFacts(flags_.job, spec_.format(), &facts);
+  AddFacts(flags_.job, spec_, &facts);
   RunState::Options state;
   state.input = input;
   state.output = &files_->output();
   state.state_dir = flags_.cluster.state_dir;
   state.restart = flags_.restart;
+  state.keep_input = joins_;
   state.signals = &signals_;
   SLUICE_ASSIGN_OR_RETURN(state_, RunState::Open(state, std::move(facts)));
   options_.coordinator.state_dir = state_->path();
@@ -202,9 +215,11 @@ absl::Status Runner::CreateJob() {
   if (state_->resumes()) SLUICE_RETURN_IF_ERROR(FindJob());
   const bool found = !first_.id().empty();
   if (!found) {
-    SLUICE_ASSIGN_OR_RETURN(std::istream* const input, state_->OpenInput());
-    SLUICE_ASSIGN_OR_RETURN(
-        first_, cluster_->client().CreateJob(spec_, input, nullptr));
+    SLUICE_ASSIGN_OR_RETURN(InputStream* const input, state_->OpenInput());
+    absl::StatusOr<v1::Job> job =
+        cluster_->client().CreateJob(spec_, input, nullptr);
+    SLUICE_RETURN_IF_ERROR(input->status());
+    SLUICE_ASSIGN_OR_RETURN(first_, std::move(job));
   }
   SLUICE_RETURN_IF_ERROR(state_->OnJobCreated());
   if (flags_.quiet) return absl::OkStatus();
@@ -239,6 +254,12 @@ absl::Status Runner::Compute() {
   loaded_ = MonotonicSeconds();
   loading_ = cluster_->report().stats;
   if (!job_first) SLUICE_RETURN_IF_ERROR(CreateJob());
+  if (joins_) {
+    SLUICE_ASSIGN_OR_RETURN(
+        auto rows, InputRows::Open(state_->input(), DelimiterOf(spec_.table()),
+                                   first_.input_hash(), &signals_));
+    files_->Join(std::move(rows));
+  }
   // Results are written while the job runs; the updates only show progress.
   SLUICE_RETURN_IF_ERROR(files_->Open());
   SLUICE_ASSIGN_OR_RETURN(
@@ -385,12 +406,14 @@ void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
   flags->cluster.AddTo(cmd);
   flags->job.AddTo(cmd);
   cmd->add_option("-o,--output,--output-file", flags->output,
-                  "result lines, in input order; - is stdout")
+                  "results, in input order, as JSON lines, or, in *.csv and "
+                  "*.tsv, beside the rows of a table; - is stdout")
       ->required()
       ->group(kMainGroup)
       ->type_name("FILE");
   cmd->add_option("--errors", flags->errors,
                   "write error lines here instead of into --output");
+  ResultFiles::AddFormatTo(cmd, &flags->output_format);
   cmd->add_flag("--json", flags->json,
                 "figures as one JSON object in the last line of stdout");
   cmd->add_flag("--strict", flags->strict, "exit with 3 if any request failed");
@@ -407,6 +430,8 @@ void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
       "Examples:\n"
       "  sluice run --model ./llama -i prompts.jsonl -o answers.jsonl\n"
       "  sluice run --model ./llama -i prompts.txt -o - --max-tokens 32\n"
+      "  sluice run --model ./llama -i reviews.csv -o labels.csv \\\n"
+      "    --prompt 'Is this positive? {text}'\n"
       "  sluice run --model ./llama -i in.jsonl -o out.jsonl --workers 2 "
       "--dtype bfloat16 --json");
   cmd->callback(

@@ -197,6 +197,7 @@ void TemporaryStateDir::Remove() const {
 absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
                                                          Facts facts) {
   std::unique_ptr<RunState> state(new RunState(options.signals));
+  state->keeps_input_ = options.keep_input;
   if (!options.state_dir.empty() || options.output->folder_writable()) {
     SLUICE_RETURN_IF_ERROR(state->OpenDurable(options, std::move(facts)));
     return state;
@@ -206,6 +207,10 @@ absl::StatusOr<std::unique_ptr<RunState>> RunState::Open(const Options& options,
       TemporaryStateDir::Make(options.signals, "--state-dir"));
   state->path_ = state->temporary_->path();
   state->input_ = options.input;
+  if (!options.keep_input) return state;
+  SLUICE_RETURN_IF_ERROR(state->ReadInput(options, &facts));
+  if (state->copy_ != nullptr) SLUICE_RETURN_IF_ERROR(state->copy_->Commit());
+  state->copy_.reset();
   return state;
 }
 
@@ -386,7 +391,7 @@ RunState::~RunState() {
   if (made_) fs::remove(path_, error);  // if it is empty
 }
 
-absl::StatusOr<std::istream*> RunState::OpenInput() {
+absl::StatusOr<InputStream*> RunState::OpenInput() {
   SLUICE_ASSIGN_OR_RETURN(FileDescriptor fd, ::sluice::OpenInput(input_));
   stream_ = std::make_unique<InputStream>(std::move(fd), input_, signals_);
   return stream_.get();
@@ -398,7 +403,7 @@ absl::Status RunState::OnJobCreated() {
   if (temporary_) return absl::OkStatus();
   std::error_code error;
   if (copied_input_) {
-    fs::remove(input_, error);
+    if (!keeps_input_) fs::remove(input_, error);
   } else if (!resumes_ && fs::last_write_time(input_, error) != input_time_) {
     has_job_ = false;  // nothing of it is kept
     return FailedPrecondition(input_, " changed while it was read; run again");
@@ -436,9 +441,13 @@ std::string RunState::OnStopped(const absl::StatusOr<v1::Job>& job,
 absl::Status RunState::Finish() {
   finished_ = true;
   if (temporary_) return absl::OkStatus();
-  if (named_) return WriteManifest();
-  Remove();
-  return absl::OkStatus();
+  if (!named_) {
+    Remove();
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  if (copied_input_) fs::remove(input_, error);
+  return WriteManifest();
 }
 
 }  // namespace sluice

@@ -50,8 +50,11 @@ class RunState {
   struct Options {
     std::string input;  // file, "-" is stdin
     const OutputFile* output = nullptr;
-    std::string state_dir;           // "": beside the output
-    bool restart = false;            // discard another run's state
+    std::string state_dir;  // "": beside the output
+    bool restart = false;   // discard another run's state
+    // The input is read again beside the answers: one that can't be, as a pipe,
+    // is kept until then.
+    bool keep_input = false;
     StopSignals* signals = nullptr;  // must outlive the state
   };
 
@@ -76,7 +79,9 @@ class RunState {
   const std::string& request_id() const { return request_id_; }
 
   // Opens the input from its beginning.
-  absl::StatusOr<std::istream*> OpenInput();
+  absl::StatusOr<InputStream*> OpenInput();
+  // The file by which the input can be read again.
+  const std::string& input() const { return input_; }
   // Called when the job has the whole input. kFailedPrecondition if that
   // changed since Open.
   absl::Status OnJobCreated();
@@ -115,6 +120,7 @@ class RunState {
   bool resumes_ = false;
   bool has_job_ = false;
   bool copied_input_ = false;  // from a pipe, to input_
+  bool keeps_input_ = false;   // after the job was made
   bool ours_ = false;          // the manifest is this run's
   bool owned_ = false;         // a run made it, this one or an earlier
   bool made_ = false;          // this run made it

@@ -67,9 +67,7 @@ absl::StatusOr<std::string> ReadText(const std::string& path,
                              " MiB; cut it into several files");
     }
   }
-  if (file->stream().bad()) {
-    return DataLoss("reading ", path, " failed");
-  }
+  SLUICE_RETURN_IF_ERROR(file->stream().status());
   if (text.empty()) {
     return InvalidArgument(path, " is empty: there is nothing to score");
   }

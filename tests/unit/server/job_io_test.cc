@@ -26,7 +26,9 @@ class JobIoTest : public testing::Test {
   // Returns "" if it may be a file of requests.
   std::string Kind(const std::string& name, const std::string& text,
                    v1::InputFormat format = v1::INPUT_FORMAT_JSONL) const {
-    const absl::Status status = InputFile::CheckKind(Put(name, text), format);
+    v1::JobSpec spec;
+    spec.set_format(format);
+    const absl::Status status = InputFile::CheckKind(Put(name, text), spec);
     EXPECT_TRUE(status.ok() || absl::IsInvalidArgument(status)) << status;
     return std::string(status.message());
   }
@@ -45,15 +47,22 @@ v1::Result ErrorLine(const std::string& code, const std::string& message) {
 
 TEST_F(JobIoTest, SaysWhatAnInputIsThatHoldsNoRequests) {
   EXPECT_THAT(Kind("a.jsonl.gz", "\x1f\x8b\x08 and more"),
-              HasSubstr("gunzip -c"));
+              HasSubstr("a.jsonl.gz: its gzip data is damaged"));
   EXPECT_THAT(Kind("a.gz", "\x1f\x8b\x08", v1::INPUT_FORMAT_TEXT),
-              HasSubstr("gzip"));
+              HasSubstr("the file was cut"));
   EXPECT_THAT(Kind("a.zst", "\x28\xb5\x2f\xfd more"), HasSubstr("zstd"));
   EXPECT_THAT(Kind("a.xz", "\xfd\x37zXZ more"), HasSubstr("xz"));
   EXPECT_THAT(Kind("a.parquet", "PAR1 more"), HasSubstr("Parquet"));
   EXPECT_THAT(Kind("a.xlsx", "PK\x03\x04 more"), HasSubstr("ZIP"));
   EXPECT_THAT(Kind("a", "\xff\xfe{ "), HasSubstr("UTF-16"));
-  EXPECT_THAT(Kind("a.csv", "id,prompt\n1,\"Hello\"\n"), HasSubstr("CSV"));
+  EXPECT_THAT(Kind("a.dat", "id,prompt\n1,\"Hello\"\n"),
+              HasSubstr("--input-format csv"));
+  EXPECT_THAT(Kind("a.csv", "id,text\n", v1::INPUT_FORMAT_CSV),
+              HasSubstr("a.csv: line 1: the header has no column \"prompt\""));
+  EXPECT_THAT(Kind("a.csv", "\"id", v1::INPUT_FORMAT_CSV),
+              HasSubstr("line 1: a field begins with a quote"));
+  EXPECT_THAT(Kind("a.csv", "PK\x03\x04 more", v1::INPUT_FORMAT_CSV),
+              HasSubstr("ZIP"));
   EXPECT_THAT(Kind("a.json", "[\n {\"prompt\":\"x\"},\n {}]\n"),
               HasSubstr("jq -c '.[]'"));
   EXPECT_THAT(Kind("b.json", R"([{"prompt":"x"}])"), HasSubstr("jq"));
@@ -75,7 +84,45 @@ TEST_F(JobIoTest, LetsRequestsPass) {
   EXPECT_EQ(Kind("d", "[\"a list\"]\n"), "");  // a line with an error
   EXPECT_EQ(Kind("e", ""), "");
   EXPECT_EQ(Kind("f", "Tell me, please\n", v1::INPUT_FORMAT_TEXT), "");
-  EXPECT_TRUE(InputFile::CheckKind("/dev/null", v1::INPUT_FORMAT_JSONL).ok());
+  for (const char* table : {"prompt,id", "\"prompt\"\r\n\"x", ""}) {
+    EXPECT_EQ(Kind("t", table, v1::INPUT_FORMAT_CSV), "") << table;
+  }
+  // A header that is longer than what is looked at is read later.
+  EXPECT_EQ(Kind("w", std::string(100000, 'x'), v1::INPUT_FORMAT_CSV), "");
+  EXPECT_TRUE(InputFile::CheckKind("/dev/null", v1::JobSpec()).ok());
+}
+
+// The format and the delimiter of a job's spec, or its error.
+std::string FormatOf(const std::string& input, const std::string& format,
+                     const TableFlags& table = {}) {
+  JobFlags flags;
+  flags.input = input;
+  flags.format = format;
+  flags.table = table;
+  const auto spec = flags.ToSpec();
+  if (!spec.ok()) return std::string(spec.status().message());
+  return v1::InputFormat_Name(spec->format()).substr(13) +
+         spec->table().delimiter();
+}
+
+TEST(JobFlagsTest, TheNameSaysTheFormatUnlessAFlagDoes) {
+  const TableFlags prompt = {.prompt = "{a}"};
+  EXPECT_EQ(FormatOf("a.jsonl", "auto"), "JSONL");
+  EXPECT_EQ(FormatOf("a.TXT.gz", "auto"), "TEXT");
+  EXPECT_EQ(FormatOf("a.csv.zst", "auto"), "CSV");
+  EXPECT_EQ(FormatOf("a.tsv", "auto"), "CSV\t");
+  EXPECT_EQ(FormatOf("-", "auto"), "JSONL");
+  EXPECT_EQ(FormatOf("-", "auto", prompt), "CSV");
+  EXPECT_EQ(FormatOf("-", "tsv", prompt), "CSV\t");
+  EXPECT_EQ(FormatOf("a.csv", "jsonl"), "JSONL");
+  EXPECT_EQ(FormatOf("a.tsv", "auto", {.delimiter = ";"}), "CSV;");
+  EXPECT_EQ(FormatOf("a.csv", "auto", {.delimiter = "\\t"}), "CSV\t");
+  EXPECT_THAT(FormatOf("a", "xml"), HasSubstr("none of auto, jsonl, text"));
+  EXPECT_THAT(FormatOf("a.jsonl", "auto", prompt), HasSubstr("are for tables"));
+  EXPECT_THAT(FormatOf("a.txt", "auto", {.id_column = "k"}),
+              HasSubstr("taken for text"));
+  EXPECT_THAT(FormatOf("a.csv", "auto", {.prompt = "none"}),
+              HasSubstr("names no column"));
 }
 
 TEST_F(JobIoTest, CountsErrorsByCode) {
@@ -122,7 +169,7 @@ TEST(JobTextTest, ACancelledJobIsNeitherDoneNorFailed) {
 TEST_F(JobIoTest, ResultsTakeTheirFilesPlacesTogether) {
   const std::string output = Put("out", "old answers\n");
   const std::string errors = Put("err", "old errors\n");
-  auto files = ResultFiles::Plan(output, errors, {});
+  auto files = ResultFiles::Plan({.output = output, .errors = errors});
   ASSERT_TRUE(files.ok()) << files.status();
   v1::Result answer;
   answer.set_line(R"({"custom_id":"a"})");
@@ -138,11 +185,12 @@ TEST_F(JobIoTest, ResultsTakeTheirFilesPlacesTogether) {
   EXPECT_EQ(get(output), "{\"custom_id\":\"a\"}\n");
   EXPECT_THAT(get(errors), HasSubstr("line 2: bad"));
   EXPECT_EQ((*files)->lines(), 2);
-  EXPECT_TRUE(
-      absl::IsInvalidArgument(ResultFiles::Plan(output, output, {}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      ResultFiles::Plan(output, "", {{output, "--input"}}).status()));
-  EXPECT_TRUE(ResultFiles::Plan("-", "-", {}).ok());
+      ResultFiles::Plan({.output = output, .errors = output}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      ResultFiles::Plan({.output = output, .inputs = {{output, "--input"}}})
+          .status()));
+  EXPECT_TRUE(ResultFiles::Plan({.output = "-", .errors = "-"}).ok());
 }
 
 TEST(JobTextTest, SaysWhatTheDefaultOfMaxTokensDoes) {

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "common/compression/compression.h"
 #include "tests/support/temp_dir.h"
 
 namespace sluice {
@@ -194,6 +195,38 @@ TEST_F(OutputFileTest, KeepsWhatCannotTakeItsPlace) {
 TEST_F(OutputFileTest, ANameThatPromisesACompressedFileIsRefused) {
   for (const char* name : {"a.jsonl.gz", "a.GZ", "a.zst", "a.xz", "a.bz2"}) {
     EXPECT_THAT(Refusal(Path(name)), HasSubstr("pack the file"));
+  }
+  const absl::Status status =
+      OutputFile::Plan(Path("a.xz"), "--output", nullptr, true).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("name it .gz or .zst"));
+}
+
+TEST_F(OutputFileTest, ACompressedFileCanBeAppendedTo) {
+  for (const char* name : {"a.gz", "b.zst"}) {
+    for (const char* text : {"one\n", "two\n"}) {
+      auto file = OutputFile::Plan(Path(name), "--output", nullptr, true);
+      ASSERT_TRUE(file.ok()) << file.status();
+      ASSERT_TRUE((*file)->Open(/*append=*/true).ok());
+      EXPECT_EQ((*file)->continues(), std::string(text) == "two\n");
+      ASSERT_TRUE((*file)->Write(text).ok());
+      ASSERT_TRUE((*file)->Flush().ok());
+      ASSERT_TRUE((*file)->Commit().ok());
+    }
+    const std::string packed = Get(name);
+    absl::string_view rest = packed;
+    DecompressingReader reader([&](char* out, size_t size) {
+      const size_t n = rest.copy(out, size);
+      rest.remove_prefix(n);
+      return absl::StatusOr<size_t>(n);
+    });
+    std::string text(100, '\0');
+    size_t filled = 0;
+    while (const size_t n =
+               reader.Read(text.data() + filled, text.size() - filled)
+                   .value_or(0)) {
+      filled += n;
+    }
+    EXPECT_EQ(text.substr(0, filled), "one\ntwo\n");
   }
 }
 
