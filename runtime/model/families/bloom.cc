@@ -1,6 +1,5 @@
 #include <cmath>
 
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/model/families/config.h"
 
@@ -44,53 +43,20 @@ absl::Status DescribeBloom(const nlohmann::json& config, DecoderSpec* spec) {
   return absl::OkStatus();
 }
 
+constexpr NeoxNames kNames = {.layers = "transformer.h",
+                              .attention = "self_attention",
+                              .embedding = "transformer.word_embeddings",
+                              .final_norm = "transformer.ln_f",
+                              .head = "lm_head"};
+
 TensorSlice BindBloom(const DecoderSpec& spec, TensorRole role, int layer) {
-  using Role = TensorRole;
-  const auto of_layer = [&](const char* name) {
-    return absl::StrCat("transformer.h.", layer, ".", name);
-  };
-  if (IsQkv(role)) {
-    return BindGroupedQkv(
-        spec, role,
-        of_layer(IsQkvBias(role) ? "self_attention.query_key_value.bias"
-                                 : "self_attention.query_key_value.weight"));
-  }
   switch (role) {
-    case Role::kNorm1Weight:
-      return {of_layer("input_layernorm.weight")};
-    case Role::kNorm1Bias:
-      return {of_layer("input_layernorm.bias")};
-    case Role::kNorm2Weight:
-      return {of_layer("post_attention_layernorm.weight")};
-    case Role::kNorm2Bias:
-      return {of_layer("post_attention_layernorm.bias")};
-    case Role::kOutWeight:
-      return {of_layer("self_attention.dense.weight")};
-    case Role::kOutBias:
-      return {of_layer("self_attention.dense.bias")};
-    case Role::kUpWeight:
-      return {of_layer("mlp.dense_h_to_4h.weight")};
-    case Role::kUpBias:
-      return {of_layer("mlp.dense_h_to_4h.bias")};
-    case Role::kDownWeight:
-      return {of_layer("mlp.dense_4h_to_h.weight")};
-    case Role::kDownBias:
-      return {of_layer("mlp.dense_4h_to_h.bias")};
-    case Role::kEmbedding:
-      return {"transformer.word_embeddings.weight"};
-    case Role::kEmbedNormWeight:
+    case TensorRole::kEmbedNormWeight:
       return {"transformer.word_embeddings_layernorm.weight"};
-    case Role::kEmbedNormBias:
+    case TensorRole::kEmbedNormBias:
       return {"transformer.word_embeddings_layernorm.bias"};
-    case Role::kFinalNormWeight:
-      return {"transformer.ln_f.weight"};
-    case Role::kFinalNormBias:
-      return {"transformer.ln_f.bias"};
-    case Role::kHead:
-      return {spec.tied_embeddings ? "transformer.word_embeddings.weight"
-                                   : "lm_head.weight"};
     default:
-      return BindLlama(spec, role, layer);
+      return BindNeox(kNames, spec, role, layer);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -361,31 +362,86 @@ absl::Status SetRotaryByType(const json& config,
   return absl::OkStatus();
 }
 
-bool IsQkvBias(TensorRole role) {
-  return role == TensorRole::kQBias || role == TensorRole::kKBias ||
-         role == TensorRole::kVBias;
-}
+namespace {
 
-bool IsQkv(TensorRole role) {
-  return role == TensorRole::kQWeight || role == TensorRole::kKWeight ||
-         role == TensorRole::kVWeight || IsQkvBias(role);
-}
-
-TensorSlice BindGroupedQkv(const DecoderSpec& spec, TensorRole role,
-                           std::string name) {
+// Returns where Q, K or V lie in a tensor that has all three, or their biases;
+// nullopt for another role.
+std::optional<TensorSlice> GroupedQkv(const DecoderSpec& spec, TensorRole role,
+                                      const std::string& name) {
+  using Role = TensorRole;
   const int64_t head = spec.head_dim;
   const int64_t group = spec.num_heads / spec.num_kv_heads;
-  TensorSlice slice = {.name = std::move(name)};
+  TensorSlice slice = {.name = name + ".weight"};
   slice.tensor_rows = (spec.num_heads + 2 * spec.num_kv_heads) * head;
-  slice.block_stride = (group + 2) * head;
-  if (role == TensorRole::kQWeight || role == TensorRole::kQBias) {
-    slice.block_rows = group * head;
-    return slice;
-  }
-  const bool is_v = role == TensorRole::kVWeight || role == TensorRole::kVBias;
   slice.block_rows = head;
-  slice.first_row = (group + (is_v ? 1 : 0)) * head;
+  slice.block_stride = (group + 2) * head;
+  switch (role) {
+    case Role::kQBias:
+    case Role::kKBias:
+    case Role::kVBias:
+      slice.name = name + ".bias";
+      break;
+    case Role::kQWeight:
+    case Role::kKWeight:
+    case Role::kVWeight:
+      break;
+    default:
+      return std::nullopt;
+  }
+  if (role == Role::kQWeight || role == Role::kQBias) {
+    slice.block_rows = group * head;
+  } else {
+    const bool is_v = role == Role::kVWeight || role == Role::kVBias;
+    slice.first_row = (group + (is_v ? 1 : 0)) * head;
+  }
   return slice;
+}
+
+}  // namespace
+
+TensorSlice BindNeox(const NeoxNames& names, const DecoderSpec& spec,
+                     TensorRole role, int layer) {
+  using Role = TensorRole;
+  const auto of_layer = [&](absl::string_view name) -> TensorSlice {
+    return {absl::StrCat(names.layers, ".", layer, ".", name)};
+  };
+  const std::string attention = of_layer(names.attention).name;
+  if (const auto qkv = GroupedQkv(spec, role, attention + ".query_key_value")) {
+    return *qkv;
+  }
+  switch (role) {
+    case Role::kOutWeight:
+      return {attention + ".dense.weight"};
+    case Role::kOutBias:
+      return {attention + ".dense.bias"};
+    case Role::kUpWeight:
+      return of_layer("mlp.dense_h_to_4h.weight");
+    case Role::kUpBias:
+      return of_layer("mlp.dense_h_to_4h.bias");
+    case Role::kDownWeight:
+      return of_layer("mlp.dense_4h_to_h.weight");
+    case Role::kDownBias:
+      return of_layer("mlp.dense_4h_to_h.bias");
+    case Role::kFinalNormWeight:
+      return {absl::StrCat(names.final_norm, ".weight")};
+    case Role::kFinalNormBias:
+      return {absl::StrCat(names.final_norm, ".bias")};
+    case Role::kEmbedding:
+      return {absl::StrCat(names.embedding, ".weight")};
+    case Role::kHead:
+      return {absl::StrCat(spec.tied_embeddings ? names.embedding : names.head,
+                           ".weight")};
+    case Role::kNorm1Weight:
+      return of_layer("input_layernorm.weight");
+    case Role::kNorm1Bias:
+      return of_layer("input_layernorm.bias");
+    case Role::kNorm2Weight:
+      return of_layer("post_attention_layernorm.weight");
+    case Role::kNorm2Bias:
+      return of_layer("post_attention_layernorm.bias");
+    default:
+      return BindLlama(spec, role, layer);
+  }
 }
 
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {

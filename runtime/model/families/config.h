@@ -103,14 +103,18 @@ absl::Status SetRotaryByType(const nlohmann::json& config,
                              const char* sliding_theta_key, double full_theta,
                              double sliding_theta, DecoderSpec* spec);
 
-// Returns where Q, K or V lie within a tensor that has all three, or their
-// biases: for each group of KV heads its query heads, then K, then V. Other
-// roles: no tensor.
-TensorSlice BindGroupedQkv(const DecoderSpec& spec, TensorRole role,
-                           std::string name);
-// Whether the role is one of these.
-bool IsQkv(TensorRole role);
-bool IsQkvBias(TensorRole role);
+// What checkpoints of GPT-NeoX's layout call differently: one tensor has for
+// each group of KV heads its query heads, then K, then V; an MLP's matrices are
+// dense_h_to_4h and dense_4h_to_h.
+struct NeoxNames {
+  absl::string_view layers;      // "gpt_neox.layers"
+  absl::string_view attention;   // of a layer: "attention"
+  absl::string_view embedding;   // "gpt_neox.embed_in"
+  absl::string_view final_norm;  // "gpt_neox.final_layer_norm"
+  absl::string_view head;        // where it is not the embedding
+};
+TensorSlice BindNeox(const NeoxNames& names, const DecoderSpec& spec,
+                     TensorRole role, int layer);
 
 // The names that llama's checkpoints have, and those of most families.
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer);

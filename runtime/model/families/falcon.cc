@@ -53,52 +53,31 @@ absl::Status DescribeFalcon(const nlohmann::json& config, DecoderSpec* spec) {
   return SetRotary(config, {kFullAttention}, spec);
 }
 
+constexpr NeoxNames kNames = {.layers = "transformer.h",
+                              .attention = "self_attention",
+                              .embedding = "transformer.word_embeddings",
+                              .final_norm = "transformer.ln_f",
+                              .head = "lm_head"};
+
 TensorSlice BindFalcon(const DecoderSpec& spec, TensorRole role, int layer) {
-  using Role = TensorRole;
-  const auto of_layer = [&](const char* name) {
-    return absl::StrCat("transformer.h.", layer, ".", name);
+  const auto of_layer = [&](const char* name) -> TensorSlice {
+    return {absl::StrCat(kNames.layers, ".", layer, ".", name)};
   };
-  if (IsQkv(role)) {
-    return BindGroupedQkv(
-        spec, role,
-        of_layer(IsQkvBias(role) ? "self_attention.query_key_value.bias"
-                                 : "self_attention.query_key_value.weight"));
+  if (spec.parallel && !spec.shared_norm) {
+    switch (role) {
+      case TensorRole::kNorm1Weight:
+        return of_layer("ln_attn.weight");
+      case TensorRole::kNorm1Bias:
+        return of_layer("ln_attn.bias");
+      case TensorRole::kNorm2Weight:
+        return of_layer("ln_mlp.weight");
+      case TensorRole::kNorm2Bias:
+        return of_layer("ln_mlp.bias");
+      default:
+        break;
+    }
   }
-  const bool two = spec.parallel && !spec.shared_norm;
-  switch (role) {
-    case Role::kNorm1Weight:
-      return {of_layer(two ? "ln_attn.weight" : "input_layernorm.weight")};
-    case Role::kNorm1Bias:
-      return {of_layer(two ? "ln_attn.bias" : "input_layernorm.bias")};
-    case Role::kNorm2Weight:
-      return {
-          of_layer(two ? "ln_mlp.weight" : "post_attention_layernorm.weight")};
-    case Role::kNorm2Bias:
-      return {of_layer(two ? "ln_mlp.bias" : "post_attention_layernorm.bias")};
-    case Role::kOutWeight:
-      return {of_layer("self_attention.dense.weight")};
-    case Role::kOutBias:
-      return {of_layer("self_attention.dense.bias")};
-    case Role::kUpWeight:
-      return {of_layer("mlp.dense_h_to_4h.weight")};
-    case Role::kUpBias:
-      return {of_layer("mlp.dense_h_to_4h.bias")};
-    case Role::kDownWeight:
-      return {of_layer("mlp.dense_4h_to_h.weight")};
-    case Role::kDownBias:
-      return {of_layer("mlp.dense_4h_to_h.bias")};
-    case Role::kEmbedding:
-      return {"transformer.word_embeddings.weight"};
-    case Role::kFinalNormWeight:
-      return {"transformer.ln_f.weight"};
-    case Role::kFinalNormBias:
-      return {"transformer.ln_f.bias"};
-    case Role::kHead:
-      return {spec.tied_embeddings ? "transformer.word_embeddings.weight"
-                                   : "lm_head.weight"};
-    default:
-      return BindLlama(spec, role, layer);
-  }
+  return BindNeox(kNames, spec, role, layer);
 }
 
 }  // namespace

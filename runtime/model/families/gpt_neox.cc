@@ -1,4 +1,3 @@
-#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/model/families/config.h"
 
@@ -34,57 +33,20 @@ absl::Status DescribeNeox(const nlohmann::json& config, DecoderSpec* spec) {
                    {.dim = dim, .theta = theta});
 }
 
-TensorSlice BindNeox(const DecoderSpec& spec, TensorRole role, int layer) {
-  using Role = TensorRole;
-  const auto of_layer = [&](const char* name) {
-    return absl::StrCat("gpt_neox.layers.", layer, ".", name);
-  };
-  if (IsQkv(role)) {
-    return BindGroupedQkv(
-        spec, role,
-        of_layer(IsQkvBias(role) ? "attention.query_key_value.bias"
-                                 : "attention.query_key_value.weight"));
-  }
-  switch (role) {
-    case Role::kNorm1Weight:
-      return {of_layer("input_layernorm.weight")};
-    case Role::kNorm1Bias:
-      return {of_layer("input_layernorm.bias")};
-    case Role::kNorm2Weight:
-      return {of_layer("post_attention_layernorm.weight")};
-    case Role::kNorm2Bias:
-      return {of_layer("post_attention_layernorm.bias")};
-    case Role::kOutWeight:
-      return {of_layer("attention.dense.weight")};
-    case Role::kOutBias:
-      return {of_layer("attention.dense.bias")};
-    case Role::kUpWeight:
-      return {of_layer("mlp.dense_h_to_4h.weight")};
-    case Role::kUpBias:
-      return {of_layer("mlp.dense_h_to_4h.bias")};
-    case Role::kDownWeight:
-      return {of_layer("mlp.dense_4h_to_h.weight")};
-    case Role::kDownBias:
-      return {of_layer("mlp.dense_4h_to_h.bias")};
-    case Role::kEmbedding:
-      return {"gpt_neox.embed_in.weight"};
-    case Role::kFinalNormWeight:
-      return {"gpt_neox.final_layer_norm.weight"};
-    case Role::kFinalNormBias:
-      return {"gpt_neox.final_layer_norm.bias"};
-    case Role::kHead:
-      return {spec.tied_embeddings ? "gpt_neox.embed_in.weight"
-                                   : "embed_out.weight"};
-    default:
-      return BindLlama(spec, role, layer);
-  }
+TensorSlice BindGptNeox(const DecoderSpec& spec, TensorRole role, int layer) {
+  constexpr NeoxNames kNames = {.layers = "gpt_neox.layers",
+                                .attention = "attention",
+                                .embedding = "gpt_neox.embed_in",
+                                .final_norm = "gpt_neox.final_layer_norm",
+                                .head = "embed_out"};
+  return BindNeox(kNames, spec, role, layer);
 }
 
 }  // namespace
 
 const Family& GptNeoxFamily() {
   static const auto* const kFamily =
-      new Family{{"gpt_neox"}, &DescribeNeox, &BindNeox};
+      new Family{{"gpt_neox"}, &DescribeNeox, &BindGptNeox};
   return *kFamily;
 }
 
