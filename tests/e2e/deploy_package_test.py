@@ -66,7 +66,7 @@ def test_installed_services_take_a_job_to_its_end_and_purge_leaves_jobs(director
                      for d in ("first", "second"))
     with open(first, "rb") as a, open(second, "rb") as b:
         assert a.read() == b.read(), "the same build made two packages"
-    root = support.debian(directory)
+    root = support.debian(directory, include=("systemd", "systemd-sysv", "dbus"))
     shutil.copy(first, os.path.join(root, "sluice.deb"))
     support.nspawn(root, "sh", "-c", "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
                    "apt-get install -y -q --no-install-recommends /sluice.deb")

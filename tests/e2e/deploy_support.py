@@ -1,10 +1,15 @@
-"""What the tests of deploy/ share: a bare Debian 12 in a folder, in which systemd boots, and packages that are there."""
+"""What the tests of deploy/ share: a bare Debian in a folder, in which systemd boots, and packages that are there."""
 
+import atexit
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import subprocess
+import sys
+import tempfile
+import urllib.request
 
 import harness
 
@@ -12,6 +17,7 @@ ROOT = os.path.dirname(harness.TESTS)
 DEPLOY = os.path.join(ROOT, "deploy")
 BUILD = os.path.dirname(harness.BIN)
 KEPT = os.path.join(BUILD, "deploy")  # what need not be made anew each time
+MIRROR = "http://deb.debian.org/debian"
 
 
 def command(*args, check=True, **more):
@@ -41,22 +47,58 @@ def locked(name):
         yield
 
 
+def pip_program(package, program, python=sys.executable):
+    """Returns the path of a program of a package of PyPI, in an environment that is kept. Skips the test where PyPI is out of
+    reach."""
+    base = os.path.join(KEPT, f"pip-{package}")
+    with locked(f"pip-{package}"):
+        if not os.path.exists(os.path.join(base, "ready")):
+            shutil.rmtree(base, ignore_errors=True)
+            try:
+                command(python, "-m", "venv", base)
+                command(os.path.join(base, "bin", "pip"), "install", "-q", "--disable-pip-version-check", "--retries", "1",
+                        package)
+            except AssertionError as error:
+                raise harness.Skipped(f"pip cannot install {package}: {str(error)[-300:]}") from None
+            open(os.path.join(base, "ready"), "w").close()
+    return os.path.join(base, "bin", program)
+
+
+@functools.cache
+def packed(kind):
+    """Packs the build by deploy/KIND/build.sh, once for all tests of the process; returns the path of the package."""
+    directory = tempfile.mkdtemp(prefix="sluice-packed-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return command(os.path.join(DEPLOY, kind, "build.sh"), BUILD, directory).split()[-1]
+
+
 def nspawn(root, *args, flags=(), **more):
     return command("systemd-nspawn", "--quiet", "-D", root, "--register=no", "--keep-unit",
                    *flags, *args, **more)
 
 
-def debian(directory):
-    """Makes a folder with a bare Debian 12 with systemd, as debootstrap makes it; returns its path."""
-    base = os.path.join(KEPT, "bookworm")
-    with locked("bookworm"):
+def kept_debian(suite="bookworm", include=()):
+    """Makes a folder with a bare Debian, as debootstrap makes it, and these packages, and keeps it; returns its path, in which
+    nothing may be changed. Skips the test where Debian's mirror is out of reach."""
+    name = "-".join([suite, *include])
+    base = os.path.join(KEPT, name)
+    with locked(name):
         if not os.path.exists(os.path.join(base, "ready")):
             shutil.rmtree(base, ignore_errors=True)
-            command("debootstrap", "--variant=minbase", "--include=systemd,systemd-sysv,dbus",
-                    "bookworm", os.path.join(base, "root"), "http://deb.debian.org/debian")
+            try:
+                urllib.request.urlopen(f"{MIRROR}/dists/{suite}/Release", timeout=20).close()
+            except OSError as error:
+                raise harness.Skipped(f"{MIRROR} is out of reach: {error}") from None
+            command("debootstrap", "--variant=minbase", *([f"--include={','.join(include)}"] if include else []),
+                    suite, os.path.join(base, "root"), MIRROR)
             open(os.path.join(base, "ready"), "w").close()
+    return os.path.join(base, "root")
+
+
+def debian(directory, suite="bookworm", include=()):
+    """Makes a copy of such a Debian in `directory`; returns its path."""
     root = os.path.join(directory, "root")
-    command("cp", "-a", "--reflink=auto", os.path.join(base, "root"), root)
+    command("cp", "-a", "--reflink=auto", kept_debian(suite, include), root)
     return root
 
 
