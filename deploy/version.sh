@@ -1,4 +1,5 @@
-# Sourced by the scripts that pack: sets version, commit, epoch (seconds of the commit, or SOURCE_DATE_EPOCH) and deb_version.
+# Sourced by the scripts that pack: sets version, commit, epoch (seconds of the commit, or SOURCE_DATE_EPOCH), deb_version, and
+# python_version (PEP 440).
 # In a tree without git, which git archive made, export-subst has filled in the commit and its time.
 
 release_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -16,5 +17,10 @@ if [[ $commit == *Format* ]]; then
 fi
 epoch=${SOURCE_DATE_EPOCH:-$epoch}
 deb_version=$version
-# What is not the release comes before it: ~ sorts first.
-[[ ", $tag," == *"tag: v$version,"* ]] || deb_version="$version~$(date -u -d "@$epoch" +%Y%m%d%H%M%S).${commit:0:12}"
+python_version=$version
+# What is not the release comes before it: ~ sorts first, and so does .dev.
+[[ ", $tag," == *"tag: v$version,"* ]] || {
+  stamp=$(date -u -d "@$epoch" +%Y%m%d%H%M%S)
+  deb_version="$version~$stamp.${commit:0:12}"
+  python_version="$version.dev$stamp+g${commit:0:12}"
+}
