@@ -3,12 +3,13 @@
 root_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=$(nproc)
 tested_gcc=12 # Debian 12's
+with_tests=ON
 
-# Installs the missing packages of deploy/packages.txt; without root, prints
-# them and fails.
+# install_packages [build]: installs the missing packages of deploy/packages.txt, or of those that building needs; without
+# root, prints them and fails.
 install_packages() {
   local wanted missing=()
-  wanted=$(grep -v '^#' "$root_dir/deploy/packages.txt")
+  wanted=$(sed "${1:+/^$/q}" "$root_dir/deploy/packages.txt" | grep -v '^#')
   for package in $wanted; do
     dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null |
       grep -q '^install ok installed$' || missing+=("$package")
@@ -25,19 +26,20 @@ install_packages() {
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# build PRESET [TARGET...]: configures once, then builds. Warnings are errors only
-# with the tested compiler and without sanitizers, with which GCC's warnings may
-# be false.
+# build PRESET [TARGET...]: configures once, then builds: programs and tests, or with with_tests=OFF programs only. Warnings
+# are errors only with the tested compiler and without sanitizers, with which GCC's warnings may be false.
 build() {
   local preset=$1 strict=OFF
   shift
   cd "$root_dir" || return 1
-  if [ ! -f "build/$preset/build.ninja" ]; then
+  if [ ! -f "build/$preset/build.ninja" ] || {
+    [ "$with_tests" = ON ] && grep -q '^BUILD_TESTING:BOOL=OFF' "build/$preset/CMakeCache.txt"
+  }; then
     case "$preset" in
       asan | tsan | clang) ;;
       *) [ "$(${CXX:-c++} -dumpversion)" = "$tested_gcc" ] && strict=ON ;;
     esac
-    cmake --preset "$preset" -DCMAKE_COMPILE_WARNING_AS_ERROR=$strict >"/tmp/sluice-cmake-$$.log" 2>&1 || {
+    cmake --preset "$preset" -DBUILD_TESTING="$with_tests" -DCMAKE_COMPILE_WARNING_AS_ERROR=$strict >"/tmp/sluice-cmake-$$.log" 2>&1 || {
       cat "/tmp/sluice-cmake-$$.log" >&2
       return 1
     }

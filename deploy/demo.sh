@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: a coordinator and two workers on
-# loopback, a file of prompts, every answer. Installs and builds what is missing
-# and stops what it started.
+# loopback, a file of prompts, every answer. Installs and builds what is missing,
+# without the tests, and stops what it started.
 set -euo pipefail
 case "${1:-}" in
   -h | --help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
 source "$(dirname "$0")/common.sh"
-install_packages
+install_packages build
+with_tests=OFF
 build release sluice sluice-coordinator sluice-worker
 cd "$root_dir"
 

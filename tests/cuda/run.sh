@@ -29,7 +29,7 @@ has() {
 # build PRESET TARGET: builds, with all that it says on stderr.
 build() {
   command -v cmake >/dev/null &&
-    (cd "$root" && cmake --preset "$1" && cmake --build "build/$1" --target "$2") >&2
+    (cd "$root" && cmake --preset "$1" -DBUILD_TESTING=ON && cmake --build "build/$1" --target "$2") >&2
 }
 
 if [ -f "$here/payload.tar.gz" ] || [ -f "$here/payload.tar.xz" ]; then
