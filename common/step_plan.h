@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/pooling.h"
 #include "common/sampling_params.h"
 #include "common/types.h"
 
@@ -18,7 +19,8 @@ struct Segment {
       0;  // position of the first new token = tokens already in the KV cache
   int32_t num_tokens = 0;  // >= 1: a prefill chunk, or 1 for decode
   bool sample =
-      false;  // the last stage samples the token that follows this segment
+      false;  // the last stage samples the token that follows this segment; of
+              // a sequence with a pooling, which ends here, it gives the vector
   // The last stage also scores the tokens at the positions [score_begin,
   // score_end): each token's log-probability given all before it. As a row
   // predicts the position after its own, they lie within [start + 1, start +
@@ -37,13 +39,14 @@ struct MicroBatch {
 };
 
 // A sequence that enters: each stage gives it a KV page table, the last one
-// also a sampler.
+// also a sampler, or, with a pooling, a pool: such a sequence has no scores.
 struct SequenceAdmission {
   SequenceId sequence;
   int32_t prompt_tokens = 0;  // original prompt; later tokens count as
                               // generated, also when replayed after a failure
   int32_t max_positions = 0;  // positions that it may reach, in all
   SamplingParams sampling;
+  Pooling pooling = Pooling::kNone;
 };
 
 // A sequence has one segment in a step. (Consecutive chunks are possible if its
@@ -88,16 +91,24 @@ struct SampledToken {
       top;  // most likely first; as many as the request asked for
 };
 
-// The last stage's result for a StepPlan: one token for each segment with
-// `sample`, and scores for each segment that wants them, both in their order. A
-// large result is sent in parts, all but the last of which have `more`: first
-// the scores, maybe of a part of a segment, then the tokens.
+// What was pooled of a sequence: [hidden_size].
+struct PooledVector {
+  SequenceId sequence;
+  std::vector<float> values;
+};
+
+// The last stage's result for a StepPlan: one token, or pooled vector, for each
+// segment with `sample`, and scores for each segment that wants them, all in
+// their order. A large result is sent in parts, all but the last of which have
+// `more`: first the scores, maybe of a part of a segment, then the pooled
+// vectors, then the tokens.
 struct StepResult {
   PlanEpoch epoch;
   BlockId block;
   int64_t step = 0;
   std::vector<SampledToken> tokens;
   std::vector<TokenScores> scores;
+  std::vector<PooledVector> pooled;
   bool more = false;
 };
 

@@ -65,6 +65,7 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
     a->set_prompt_tokens(admission.prompt_tokens);
     a->set_max_positions(admission.max_positions);
     ToProto(admission.sampling, a->mutable_sampling());
+    a->set_pooling(static_cast<v1::Pooling>(admission.pooling));
   }
   for (const MicroBatch& batch : plan.micro_batches) {
     v1::MicroBatch* b = out->add_micro_batches();
@@ -106,6 +107,11 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
     admission.prompt_tokens = a.prompt_tokens();
     admission.max_positions = a.max_positions();
     SLUICE_ASSIGN_OR_RETURN(admission.sampling, FromProto(a.sampling()));
+    if (a.pooling() < 0 || a.pooling() > static_cast<int>(kLastPooling)) {
+      return InvalidArgument("step plan: sequence ", a.sequence(),
+                             " has the unknown pooling ", a.pooling());
+    }
+    admission.pooling = static_cast<Pooling>(a.pooling());
   }
   plan.micro_batches.reserve(in.micro_batches_size());
   for (const v1::MicroBatch& b : in.micro_batches()) {
@@ -170,6 +176,12 @@ void AddScores(const TokenScores& scores, int64_t begin, int64_t end,
   }
 }
 
+void AddPooled(const PooledVector& pooled, v1::StepResult* out) {
+  v1::PooledVector* p = out->add_pooled();
+  p->set_sequence(pooled.sequence.value());
+  p->mutable_values()->Add(pooled.values.begin(), pooled.values.end());
+}
+
 void AddToken(const SampledToken& token, v1::StepResult* out) {
   v1::SampledToken* t = out->add_tokens();
   t->set_sequence(token.sequence.value());
@@ -191,6 +203,7 @@ void ToProto(const StepResult& result, v1::StepResult* out) {
   for (const TokenScores& scores : result.scores) {
     AddScores(scores, 0, static_cast<int64_t>(scores.logprobs.size()), out);
   }
+  for (const PooledVector& pooled : result.pooled) AddPooled(pooled, out);
 }
 
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
@@ -218,6 +231,13 @@ std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
       room -= kHeadValues + (end - begin) * values;
       begin = end;
     }
+  }
+  for (const PooledVector& pooled : result.pooled) {
+    const auto values =
+        kHeadValues + static_cast<int64_t>(pooled.values.size());
+    make_room(values);
+    AddPooled(pooled, &parts.back());
+    room -= values;
   }
   for (const SampledToken& token : result.tokens) {
     const int64_t values =
@@ -257,6 +277,11 @@ absl::StatusOr<StepResult> FromProto(const v1::StepResult& in) {
     for (int i = 0; i < top; ++i) {
       scores.top.push_back({s.top_tokens(i), s.top_logprobs(i)});
     }
+  }
+  result.pooled.reserve(in.pooled_size());
+  for (const v1::PooledVector& p : in.pooled()) {
+    result.pooled.push_back(
+        {SequenceId(p.sequence()), {p.values().begin(), p.values().end()}});
   }
   result.tokens.reserve(in.tokens_size());
   for (const v1::SampledToken& t : in.tokens()) {

@@ -26,8 +26,9 @@ void ToProto(const StepResult& result, v1::StepResult* out);
 absl::StatusOr<StepResult> FromProto(const v1::StepResult& in);
 
 // Splits a result into messages of bounded size: first all scores, then all
-// tokens. `max_values` bounds the numbers (of at most 10 bytes) in a part; a
-// part has at least one scored or sampled token.
+// pooled vectors, then all tokens. `max_values` bounds the numbers (of at most
+// 10 bytes) in a part; a part has at least one scored or sampled token, or
+// pooled vector.
 std::vector<v1::StepResult> ToProtoParts(const StepResult& result,
                                          int64_t max_values = kMaxResultValues);
 

@@ -7,14 +7,27 @@
 #include "runtime/sample/distribution.h"
 
 namespace sluice {
+namespace {
+
+// Rows of hidden states that are on the host at a time.
+constexpr size_t kMaxPooledRows = 256;
+
+}  // namespace
 
 void StageHead::Admit(const SequenceAdmission& admission) {
+  if (admission.pooling != Pooling::kNone) {
+    pools_.insert_or_assign(admission.sequence, Pool(admission.pooling));
+    return;
+  }
   samplers_[admission.sequence] =
       std::make_unique<Sampler>(admission.sampling, admission.prompt_tokens);
 }
 
 void StageHead::Clear() {
   samplers_.clear();
+  pools_.clear();
+  pooled_.clear();
+  pooled_row_of_x_.clear();
   pending_.clear();
   first_.reset();
 }
@@ -23,19 +36,27 @@ void StageHead::Begin(StepResult* result) {
   result_ = result;
   result_->tokens.clear();
   result_->scores.clear();
+  result_->pooled.clear();
   pending_.clear();
 }
 
 int StageHead::Passes(const StepPlan& plan) const {
   int64_t rows = 0;
+  int pools = 0;
   for (const MicroBatch& batch : plan.micro_batches) {
     for (const Segment& segment : batch.segments) {
+      const auto pool = pools_.find(segment.sequence);
+      if (pool != pools_.end()) {
+        if (pool->second.Wants(segment)) pools = 1;
+        continue;
+      }
       rows += std::max(0, segment.score_end - segment.score_begin) +
               (segment.sample ? 1 : 0);
     }
   }
   const int32_t max = options_.head_rows;
-  const auto passes = static_cast<int>((rows + max - 1) / max);
+  // Pooling needs the final norm, which is in the first section.
+  const auto passes = std::max(pools, static_cast<int>((rows + max - 1) / max));
   // A single section stays acquired.
   return sections() == 1 ? std::min(1, passes) : passes;
 }
@@ -57,6 +78,7 @@ absl::StatusOr<PackedView> StageHead::First() {
 absl::Status StageHead::Add(const MicroBatch& batch,
                             std::span<const SegmentView> segments,
                             const float* x) {
+  SLUICE_RETURN_IF_ERROR(AddPooled(batch, segments, x));
   batch_rows_.clear();
   row_of_x_.clear();
   size_t samples = result_->tokens.size();
@@ -67,6 +89,7 @@ absl::Status StageHead::Add(const MicroBatch& batch,
     const auto tokens = std::span<const int32_t>(batch.tokens)
                             .subspan(first, segment.num_tokens);
     first += segment.num_tokens;
+    if (pools_.contains(segment.sequence)) continue;
     Sampler* sampler = samplers_[segment.sequence].get();
     sampler->Observe(segment.start, tokens);
     if (segment.score_begin < segment.score_end) {
@@ -107,6 +130,80 @@ absl::Status StageHead::Add(const MicroBatch& batch,
     pending_.insert(pending_.end(), batch_rows_.begin() + begin,
                     batch_rows_.begin() + begin + count);
     begin += count;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageHead::AddPooled(const MicroBatch& batch,
+                                  std::span<const SegmentView> segments,
+                                  const float* x) {
+  std::vector<int32_t> wanted;
+  for (size_t s = 0; s < batch.segments.size(); ++s) {
+    const Segment& segment = batch.segments[s];
+    const auto it = pools_.find(segment.sequence);
+    if (it == pools_.end()) continue;
+    Pool* const pool = &it->second;
+    if (segment.score_begin < segment.score_end) {
+      return InvalidArgument("sequence ", segment.sequence.value(),
+                             ": it is pooled, and has no scores");
+    }
+    pool->WantedRows(segment, &wanted);
+    for (size_t begin = 0; begin < wanted.size();) {
+      // A pool takes its rows in their order, so one task at a time adds to it.
+      if (pooled_row_of_x_.size() == kMaxPooledRows ||
+          std::any_of(pooled_.begin(), pooled_.end(),
+                      [&](const auto& other) { return other.pool == pool; })) {
+        SLUICE_RETURN_IF_ERROR(FlushPooled(x));
+      }
+      const size_t at = pooled_row_of_x_.size();
+      const size_t count = std::min(wanted.size() - begin, kMaxPooledRows - at);
+      pooled_.push_back({pool, at, count});
+      for (size_t i = begin; i < begin + count; ++i) {
+        pooled_row_of_x_.push_back(segments[s].row + wanted[i]);
+      }
+      begin += count;
+    }
+  }
+  SLUICE_RETURN_IF_ERROR(FlushPooled(x));
+  for (const Segment& segment : batch.segments) {
+    const auto pool = pools_.find(segment.sequence);
+    if (pool == pools_.end() || !segment.sample || !options_.answers) continue;
+    result_->pooled.push_back({segment.sequence, pool->second.Take()});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageHead::FlushPooled(const float* x) {
+  if (pooled_.empty()) return absl::OkStatus();
+  // All ranks acquire the same units.
+  SLUICE_ASSIGN_OR_RETURN(const PackedView packed, First());
+  if (options_.answers) {
+    const Timed timed(&options_.context.stats->head_seconds,
+                      options_.context.row, "pooling");
+    const int64_t hidden = options_.context.hidden_size;
+    final_rows_.resize(pooled_row_of_x_.size() * hidden);
+    SLUICE_RETURN_IF_ERROR(options_.context.backend->FinalRows(
+        packed, pooled_row_of_x_, x, final_rows_.data()));
+    options_.context.pool->ParallelFor(
+        static_cast<int>(pooled_.size()), [&](int task, int) {
+          const PooledRows& rows = pooled_[task];
+          rows.pool->Add(std::span<const float>(final_rows_)
+                             .subspan(rows.first * hidden, rows.count * hidden),
+                         hidden);
+        });
+  }
+  pooled_.clear();
+  pooled_row_of_x_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status StageHead::PassBy() {
+  first_.reset();
+  for (int section = 0; section < sections(); ++section) {
+    if (section > 0) {
+      SLUICE_RETURN_IF_ERROR(Acquire(section).status());
+    }
+    SLUICE_RETURN_IF_ERROR(options_.weights->Release(Unit(section)));
   }
   return absl::OkStatus();
 }
@@ -178,9 +275,7 @@ absl::Status StageHead::TakeLogits() {
 
 absl::Status StageHead::Finish() {
   SLUICE_RETURN_IF_ERROR(Flush());
-  if (!first_) return absl::OkStatus();
-  first_.reset();
-  return options_.weights->Release(Unit(0));
+  return first_ ? PassBy() : absl::OkStatus();
 }
 
 void StageHead::Use(const Row& row, std::span<float> logits, int thread) {

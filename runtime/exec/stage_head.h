@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/step_plan.h"
 #include "common/types.h"
+#include "runtime/exec/pool.h"
 #include "runtime/exec/stream_context.h"
 #include "runtime/exec/weights/weights.h"
 #include "runtime/kernels/backend.h"
@@ -27,12 +28,12 @@
 namespace sluice {
 
 // The last stage's end of a step: from the residual stream to logits, and from
-// those to sampled tokens and scores. The rows of several micro-batches go
-// through the head together, as far as its input has room: its weights are then
-// read, and dequantized, once for all of them. A head of several sections is
-// passed through once for each such input. What can be answered where the
-// backend has the logits is asked there (Sampler::Request); the host's threads
-// do the rest. Used by one thread.
+// those to sampled tokens and scores; or to hidden states, which are pooled.
+// The rows of several micro-batches go through the head together, as far as its
+// input has room: its weights are then read, and dequantized, once for all of
+// them. A head of several sections is passed through once for each such input.
+// What can be answered where the backend has the logits is asked there
+// (Sampler::Request); the host's threads do the rest. Used by one thread.
 class StageHead {
  public:
   struct Options {
@@ -53,17 +54,21 @@ class StageHead {
         scratch_(options_.context.pool->num_threads()) {}
 
   void Admit(const SequenceAdmission& admission);
-  void Release(SequenceId sequence) { samplers_.erase(sequence); }
+  void Release(SequenceId sequence) {
+    samplers_.erase(sequence);
+    pools_.erase(sequence);
+  }
   // Forgets all sequences.
   void Clear();
 
-  // Begins a step, whose tokens and scores go to `result`.
+  // Begins a step, whose tokens, scores and pooled vectors go to `result`.
   void Begin(StepResult* result);
   // Returns how often a step's rows go through the head's sections.
   int Passes(const StepPlan& plan) const;
-  // Takes the rows of a micro-batch that are to be sampled or scored. `x`,
-  // [rows, hidden], is read by a computing call of the backend; the results may
-  // be there only after Finish. `segments` are those of the batch.
+  // Takes the rows of a micro-batch that are to be sampled, scored or pooled.
+  // `x`, [rows, hidden], is read by a computing call of the backend; the
+  // results may be there only after Finish. `segments` are those of the batch.
+  // kInvalidArgument: a sequence with a pooling is to be scored.
   absl::Status Add(const MicroBatch& batch,
                    std::span<const SegmentView> segments, const float* x);
   // Gives the results that are missing.
@@ -78,6 +83,16 @@ class StageHead {
     int32_t target;  // the token to be scored; -1: sample
     size_t slot;     // of the result's scores or tokens
   };
+  // Consecutive rows of final_rows_ that a pool takes.
+  struct PooledRows {
+    Pool* pool;
+    size_t first, count;
+  };
+  // Takes the batch's rows that are pooled.
+  absl::Status AddPooled(const MicroBatch& batch,
+                         std::span<const SegmentView> segments, const float* x);
+  // Has pools take the rows in pooled_row_of_x_.
+  absl::Status FlushPooled(const float* x);
   int sections() const { return options_.context.packed->num_head_sections(); }
   // Returns a section as a unit of the weights.
   int Unit(int section) const {
@@ -89,6 +104,8 @@ class StageHead {
   absl::StatusOr<PackedView> First();
   // Passes what is in the head's input through all sections, and answers it.
   absl::Status Flush();
+  // Passes by the sections that are not computed with.
+  absl::Status PassBy();
   // Sets taken_.
   absl::Status TakeLogits();
   void Use(const Row& row, std::span<float> logits, int thread);
@@ -96,10 +113,14 @@ class StageHead {
 
   const Options options_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
+  absl::flat_hash_map<SequenceId, Pool> pools_;
   std::vector<SamplerScratch> scratch_;  // per thread
   StepResult* result_ = nullptr;
   std::vector<Row> batch_rows_;
-  std::vector<int32_t> row_of_x_;         // parallel
+  std::vector<int32_t> row_of_x_;  // parallel
+  std::vector<PooledRows> pooled_;
+  std::vector<int32_t> pooled_row_of_x_;
+  std::vector<float> final_rows_;         // [pooled_row_of_x_, hidden]
   std::vector<Row> pending_;              // in the head's input
   std::vector<Backend::LogitRow> taken_;  // parallel
   std::vector<int> on_host_;  // indices into taken_ of logits on the host

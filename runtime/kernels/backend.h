@@ -110,6 +110,14 @@ class Backend {
   // gives all. Waits for what it gives, as Finish().
   virtual absl::Status TakeLogits(std::span<LogitRow> rows) = 0;
 
+  // Gives rows of x after the final norm, float32 [rows_of_x.size(), hidden],
+  // in host memory. `packed` is the head's first section. Leaves the head's
+  // input alone, and may be called between HeadInput() and HeadLogits(). Ranks
+  // exchange nothing for it. Waits for what it gives, as Finish().
+  virtual absl::Status FinalRows(const PackedView& packed,
+                                 std::span<const int32_t> rows_of_x,
+                                 const float* x, float* out) = 0;
+
   // Begins a step's layers as one, for steps all of whose weights, pages and
   // residual streams stay on the device, where they were in the step before:
   // what the calls from ProjectQkv to Mlp compute is then told by the batches

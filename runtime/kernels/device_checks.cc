@@ -37,6 +37,13 @@ absl::Status DeviceChecks::HeadRows(const float* x,
   return Rows(x, *std::max_element(rows.begin(), rows.end()) + 1);
 }
 
+absl::Status DeviceChecks::RoomForRow(size_t floats) const {
+  if (floats >= static_cast<size_t>(hidden_size_)) return absl::OkStatus();
+  return Internal("the space for logits has ", floats,
+                  " floats, no room for a row of ", hidden_size_,
+                  " hidden states");
+}
+
 absl::Status DeviceChecks::Pages(const KvLayout& layout, const BatchView& batch,
                                  int32_t first_segment, int32_t count) const {
   if (device_ == nullptr) return absl::OkStatus();

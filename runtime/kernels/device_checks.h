@@ -30,6 +30,8 @@ class DeviceChecks {
   absl::Status Rows(const float* x, int64_t rows) const;
   // Checks rows of a residual stream, at least one, that make a head's input.
   absl::Status HeadRows(const float* x, std::span<const int32_t> rows) const;
+  // Checks that so many floats are room for a row of hidden states at least.
+  absl::Status RoomForRow(size_t floats) const;
   // Checks all pages of the segments.
   absl::Status Pages(const KvLayout& layout, const BatchView& batch,
                      int32_t first_segment, int32_t count) const;

@@ -585,6 +585,26 @@ absl::Status CpuBackend::HeadInput(const PackedView& packed,
   return absl::OkStatus();
 }
 
+absl::Status CpuBackend::FinalRows(const PackedView& packed,
+                                   std::span<const int32_t> rows_of_x,
+                                   const float* x, float* out) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Packed("the head", packed, weights_.head()[0].bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
+  const int64_t hidden = spec_.hidden_size;
+  pool_.ParallelFor(rows_of_x.size(), [&](int task, int) {
+    const float* const in = x + rows_of_x[task] * hidden;
+    float* const to = out + task * hidden;
+    if (spec_.final_norm) {
+      Norm(weights_.head()[0].norm, packed, in, DType::kFloat32, to);
+    } else {
+      std::memcpy(to, in, hidden * sizeof(float));
+    }
+  });
+  return absl::OkStatus();
+}
+
 absl::Status CpuBackend::HeadLogits(const PackedView& packed, int section,
                                     int32_t rows) {
   const HeadSectionLayout& layout = weights_.head()[section];

@@ -35,6 +35,9 @@ class CpuBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
+  absl::Status FinalRows(const PackedView& packed,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         float* out) override;
   absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;
@@ -62,6 +65,13 @@ class CpuBackend : public Backend {
   absl::Status Initialize();
 
   ComputePool& pool() { return pool_; }
+  const DeviceChecks& checks() const { return checks_; }
+  // The leading rank's logits, float [head rows, vocab]: of no use to anybody
+  // before HeadLogits().
+  std::span<float> logits_space() const {
+    return {logits_.as<float>(),
+            static_cast<size_t>(options_.head_rows) * spec_.vocab_size};
+  }
 
  private:
   // A part of a segment that one task works on.

@@ -1,5 +1,6 @@
 #include "runtime/kernels/cpu/discrete_backend.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -63,6 +64,28 @@ absl::Status DiscreteBackend::TakeLogits(std::span<LogitRow> rows) {
         SampleToken(*row.request, on_device_[i].logits, scratch_[thread]);
   });
   return done.Wait();
+}
+
+absl::Status DiscreteBackend::FinalRows(const PackedView& packed,
+                                        std::span<const int32_t> rows_of_x,
+                                        const float* x, float* out) {
+  const std::span<float> space = logits_space();
+  SLUICE_RETURN_IF_ERROR(checks().RoomForRow(space.size()));
+  const size_t most = space.size() / hidden_;
+  for (size_t begin = 0; begin < rows_of_x.size(); begin += most) {
+    const auto rows =
+        rows_of_x.subspan(begin, std::min(most, rows_of_x.size() - begin));
+    SLUICE_RETURN_IF_ERROR(
+        CpuBackend::FinalRows(packed, rows, x, space.data()));
+    const size_t count = rows.size() * hidden_;
+    IoCompletion done;
+    done.Expect(1);
+    device_->CopyOut(
+        std::as_writable_bytes(std::span(out + begin * hidden_, count)),
+        std::as_bytes(space.first(count)), &done, {"hidden states"});
+    SLUICE_RETURN_IF_ERROR(done.Wait());
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace sluice

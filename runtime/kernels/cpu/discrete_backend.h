@@ -18,9 +18,9 @@ namespace sluice {
 // copy that the stage forgot can't go unnoticed on a machine without a GPU.
 //
 // Two things are the host's, as for any device: packing writes packed units
-// into host memory, and TakeLogits gives logits there that it was not asked to
-// pick from. It picks as the host does. Scratch of a thread (the query and the
-// sums of one attention call) is neither's.
+// into host memory, and FinalRows gives rows there, as does TakeLogits logits
+// that it was not asked to pick from. It picks as the host does. Scratch of a
+// thread (the query and the sums of one attention call) is neither's.
 class DiscreteBackend : public CpuBackend {
  public:
   // Fails with kInvalidArgument without a device.
@@ -28,15 +28,20 @@ class DiscreteBackend : public CpuBackend {
                                              const BackendOptions& options);
 
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
+  absl::Status FinalRows(const PackedView& packed,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         float* out) override;
 
  private:
   DiscreteBackend(const DecoderSpec& spec, const BackendOptions& options,
                   const BackendParts& parts, GemmEngine* gemm)
       : CpuBackend(spec, options, parts, gemm, options.device),
         device_(options.device),
+        hidden_(spec.hidden_size),
         scratch_(options.threads) {}
 
   Device* const device_;
+  const int64_t hidden_;
   HostBuffer logits_;  // [head rows, vocab]; last stage, leading rank
   struct Copy {
     std::span<const float> from;

@@ -567,6 +567,37 @@ absl::Status CudaBackend::HeadInput(const PackedView& packed,
                   at * spec_.hidden_size * ElementBytes(options_.dtype));
 }
 
+absl::Status CudaBackend::FinalRows(const PackedView& packed,
+                                    std::span<const int32_t> rows_of_x,
+                                    const float* x, float* out) {
+  if (rows_of_x.empty()) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(Enter());
+  SLUICE_RETURN_IF_ERROR(
+      checks_.Packed("the head", packed, weights_.head()[0].bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.HeadRows(x, rows_of_x));
+  // The logits' space is free until there are some.
+  const size_t hidden = spec_.hidden_size;
+  const size_t floats = logits_.bytes() / sizeof(float);
+  SLUICE_RETURN_IF_ERROR(checks_.RoomForRow(floats));
+  for (size_t begin = 0; begin < rows_of_x.size(); begin += floats / hidden) {
+    const auto some = rows_of_x.subspan(
+        begin, std::min(floats / hidden, rows_of_x.size() - begin));
+    SLUICE_ASSIGN_OR_RETURN(const std::byte* const rows,
+                            ring_->Put(std::as_bytes(some)));
+    SLUICE_RETURN_IF_ERROR(Norm(
+        spec_.final_norm ? &weights_.head()[0].norm : nullptr, packed, x,
+        reinterpret_cast<const int32_t*>(rows),
+        static_cast<int32_t>(some.size()), DType::kFloat32, logits_.data()));
+    SLUICE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(out + begin * hidden, logits_.data(),
+                                   some.size() * hidden * sizeof(float),
+                                   cudaMemcpyDeviceToHost, place_.stream),
+                   "copying hidden states to the host"));
+    SLUICE_RETURN_IF_ERROR(Finish());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CudaBackend::HeadLogits(const PackedView& packed, int section,
                                      int32_t rows) {
   SLUICE_RETURN_IF_ERROR(Enter());

@@ -167,6 +167,13 @@ absl::Status LateBackend::HeadInput(const PackedView& packed,
                 x, at] { return inner_->HeadInput(packed, rows, x, at); });
 }
 
+absl::Status LateBackend::FinalRows(const PackedView& packed,
+                                    std::span<const int32_t> rows_of_x,
+                                    const float* x, float* out) {
+  SLUICE_RETURN_IF_ERROR(ComputeAll());
+  return inner_->FinalRows(packed, rows_of_x, x, out);
+}
+
 absl::Status LateBackend::HeadLogits(const PackedView& packed, int section,
                                      int32_t rows) {
   ReadPacked("the head", packed, weights_.head()[section].bytes);

@@ -57,6 +57,9 @@ class LateBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
+  absl::Status FinalRows(const PackedView& packed,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         float* out) override;
   absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override;

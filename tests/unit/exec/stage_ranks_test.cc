@@ -165,6 +165,11 @@ class FailingBackend : public Backend {
   AttentionRows attention_rows(int32_t slot) override {
     return inner_->attention_rows(slot);
   }
+  absl::Status FinalRows(const PackedView& packed,
+                         std::span<const int32_t> rows_of_x, const float* x,
+                         float* out) override {
+    return inner_->FinalRows(packed, rows_of_x, x, out);
+  }
   absl::Status HeadInput(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          int32_t at) override {

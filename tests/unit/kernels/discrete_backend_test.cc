@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/kernels/backend_parts.h"
+#include "runtime/kernels/device_checks.h"
 #include "runtime/kv/batch_view.h"
 #include "runtime/memory/cpu_device.h"
 #include "tests/parity/random_source.h"
@@ -132,6 +133,12 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
                 "the head");
   ExpectRefused(backend_->HeadLogits(PackedView::Whole(packed_), 0, 1),
                 "the head");
+  std::vector<float> out(kRows * spec_.hidden_size);
+  ExpectRefused(
+      backend_->FinalRows(PackedView::Whole(packed_), tokens_, x, out.data()),
+      "the head");
+  ExpectRefused(DeviceChecks(nullptr, 64).RoomForRow(63),
+                "no room for a row of 64 hidden states");
   ExpectRefused(backend_->Embed(PackedView::Whole(packed_), batch_, x),
                 "the embedding");
   std::vector<std::byte> host_pages(pages_.bytes());

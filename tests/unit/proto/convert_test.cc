@@ -87,6 +87,7 @@ StepPlan FullPlan() {
   plan.release = {SequenceId(5), SequenceId(int64_t{1} << 50)};
   plan.admit.push_back({SequenceId(6), 3, 20, kSampling});
   plan.admit.push_back({SequenceId(7), 0, 1, {}});
+  plan.admit.push_back({SequenceId(8), 4, 4, {}, Pooling::kMax});
   plan.micro_batches.push_back({{{SequenceId(6), 0, 3, true}}, {11, 12, 13}});
   plan.micro_batches.push_back(
       {{{SequenceId(7), 4, 1, true}, {SequenceId(8), 10, 2, false, 11, 13, 17}},
@@ -110,6 +111,7 @@ TEST(ConvertTest, StepPlanThereAndBack) {
     EXPECT_EQ(back->admit[i].prompt_tokens, plan.admit[i].prompt_tokens);
     EXPECT_EQ(back->admit[i].max_positions, plan.admit[i].max_positions);
     ExpectEqual(back->admit[i].sampling, plan.admit[i].sampling);
+    EXPECT_EQ(back->admit[i].pooling, plan.admit[i].pooling);
   }
   ASSERT_EQ(back->micro_batches.size(), plan.micro_batches.size());
   for (size_t b = 0; b < plan.micro_batches.size(); ++b) {
@@ -301,6 +303,35 @@ TEST(ConvertTest, ScoresThereAndBackInPartsOfAnySize) {
   EXPECT_EQ(max_parts, 11u);  // a token each
 }
 
+TEST(ConvertTest, PooledVectorsComeBetweenScoresAndTokens) {
+  StepResult whole = ScoredResult();
+  whole.scores.resize(1);
+  for (int64_t i = 0; i < 5; ++i) {
+    whole.pooled.push_back({SequenceId(20 + i), {0.5f, -1.0f, float(i)}});
+  }
+  for (const int64_t max_values : {1, 7, 14, 1000}) {
+    SCOPED_TRACE(max_values);
+    std::vector<PooledVector> joined;
+    bool scores = true, pooled = true;
+    for (const v1::StepResult& wire : ToProtoParts(whole, max_values)) {
+      const auto part = FromProto(Resent(wire));
+      ASSERT_TRUE(part.ok()) << part.status();
+      EXPECT_TRUE(part->scores.empty() || scores);
+      EXPECT_TRUE(part->pooled.empty() || pooled);
+      if (!part->pooled.empty()) scores = false;
+      if (!part->tokens.empty()) pooled = false;
+      EXPECT_LE(part->pooled.size(),
+                static_cast<size_t>(std::max<int64_t>(1, max_values / 7)));
+      joined.insert(joined.end(), part->pooled.begin(), part->pooled.end());
+    }
+    ASSERT_EQ(joined.size(), whole.pooled.size());
+    for (size_t i = 0; i < joined.size(); ++i) {
+      EXPECT_EQ(joined[i].sequence, whole.pooled[i].sequence);
+      EXPECT_EQ(joined[i].values, whole.pooled[i].values);
+    }
+  }
+}
+
 TEST(ConvertTest, AResultWithoutScoresIsOnePart) {
   StepResult result = ScoredResult();
   result.scores.clear();
@@ -308,6 +339,21 @@ TEST(ConvertTest, AResultWithoutScoresIsOnePart) {
   ASSERT_EQ(parts.size(), 1u);
   EXPECT_FALSE(parts[0].more());
   EXPECT_EQ(parts[0].tokens_size(), 1);
+}
+
+TEST(ConvertTest, AnUnknownPoolingIsRefused) {
+  StepPlan plan;
+  plan.admit.push_back({SequenceId(8), 4, 4, {}, Pooling::kMax});
+  v1::StepPlan good;
+  ToProto(plan, &good);
+  for (const int pooling : {-1, 7}) {
+    ExpectRefused<v1::StepPlan>(
+        good,
+        [&](auto& m) {
+          m.mutable_admit(0)->set_pooling(static_cast<v1::Pooling>(pooling));
+        },
+        "sequence 8 has the unknown pooling");
+  }
 }
 
 TEST(ConvertTest, StepResultRefused) {

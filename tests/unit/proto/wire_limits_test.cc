@@ -33,6 +33,7 @@ SequenceAdmission LargestAdmission(size_t logit_biases) {
   sampling.top_k = -1;
   sampling.logprobs = -1;
   sampling.seed = std::numeric_limits<uint64_t>::max();
+  admission.pooling = kLastPooling;
   for (size_t i = 0; i < logit_biases; ++i) {
     sampling.logit_bias.emplace_back(kLargest - static_cast<int32_t>(i), -0.1f);
   }
