@@ -37,18 +37,16 @@ int NestingDepth(absl::string_view text) {
   return deepest;
 }
 
-}  // namespace
-
-absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text) {
+absl::StatusOr<nlohmann::json> Parse(absl::string_view text, bool array) {
   if (NestingDepth(text) > kMaxDepth) {
     return InvalidArgument("JSON is nested more than ", kMaxDepth, " deep");
   }
   try {
     nlohmann::json value =
         nlohmann::json::parse(text.data(), text.data() + text.size());
-    if (!value.is_object()) {
-      return InvalidArgument("must be a JSON object, but is ",
-                             value.type_name());
+    if (array ? !value.is_array() : !value.is_object()) {
+      return InvalidArgument("must be a JSON ", array ? "array" : "object",
+                             ", but is ", value.type_name());
     }
     return value;
   } catch (const nlohmann::json::exception& e) {
@@ -56,11 +54,24 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text) {
   }
 }
 
+}  // namespace
+
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text) {
+  return Parse(text, /*array=*/false);
+}
+
 absl::StatusOr<nlohmann::json> ReadJsonObject(
     const std::filesystem::path& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           ReadSmallFile(path, kMaxJsonFileBytes));
   return Annotate(ParseJsonObject(text), path.string());
+}
+
+absl::StatusOr<nlohmann::json> ReadJsonArray(
+    const std::filesystem::path& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::string text,
+                          ReadSmallFile(path, kMaxJsonFileBytes));
+  return Annotate(Parse(text, /*array=*/true), path.string());
 }
 
 }  // namespace sluice

@@ -17,4 +17,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text);
 absl::StatusOr<nlohmann::json> ReadJsonObject(
     const std::filesystem::path& path);
 
+// Does the same of a file that holds a JSON array.
+absl::StatusOr<nlohmann::json> ReadJsonArray(const std::filesystem::path& path);
+
 }  // namespace sluice

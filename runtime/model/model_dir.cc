@@ -58,6 +58,9 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     dir->generation_.eos_token_ids = dir->spec_.eos_token_ids;
   }
 
+  // Only requests for embeddings need it.
+  dir->embedding_ = ReadEmbeddingConfig(path, dir->spec_.vocab_size);
+
   // OpenTensors reports unreadable weights.
   if (dir->spec_.tied_embeddings) {
     const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =

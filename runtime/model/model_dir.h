@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/decoder_spec.h"
+#include "runtime/model/embedding_config.h"
 #include "runtime/model/generation_config.h"
 
 namespace sluice {
@@ -37,6 +38,12 @@ class ModelDir {
   // The eos_token_ids are generation_config.json's, or else config.json's.
   const GenerationDefaults& generation_defaults() const { return generation_; }
 
+  // What the model's texts become as embeddings, or, as an error, why they
+  // can't be made of it: see ReadEmbeddingConfig.
+  const absl::StatusOr<EmbeddingConfig>& embedding() const {
+    return embedding_;
+  }
+
   // Hex digest over config.json and the headers of all weight files (names,
   // dtypes, shapes, offsets): equal on machines that hold the same model. Reads
   // headers only. kNotFound if there are no weights.
@@ -60,6 +67,7 @@ class ModelDir {
   std::string config_;  // text of config.json
   DecoderSpec spec_;
   GenerationDefaults generation_;
+  absl::StatusOr<EmbeddingConfig> embedding_ = EmbeddingConfig();
 };
 
 }  // namespace sluice
