@@ -496,6 +496,7 @@ absl::Status Coordinator::StartDispatcher() {
   dispatch.metrics = options_.metrics;
   dispatch.driver = {.tokenizer = tokenizer_.get(),
                      .vocab_size = spec.vocab_size,
+                     .hidden_size = spec.hidden_size,
                      .eos_tokens = ends_.tokens};
   dispatch.refill = options_.refill;
   dispatch.keep_interval = options_.keep_interval;

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/pooling.h"
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
 #include "common/types.h"
@@ -15,7 +17,7 @@ namespace sluice {
 // The max_tokens of a request if it, its job and its model have none.
 inline constexpr int32_t kDefaultMaxTokens = 128;
 
-enum class Endpoint { kChatCompletions, kCompletions };
+enum class Endpoint { kChatCompletions, kCompletions, kEmbeddings };
 
 // Tokens of an answer, in the order in which they were sampled.
 struct AnswerTokens {
@@ -23,7 +25,23 @@ struct AnswerTokens {
   std::vector<SampledToken> logprobs;  // parallel, if asked for
 };
 
-// One validated request of a job, ready to be generated.
+// What becomes of a pooled vector.
+struct EmbeddingParams {
+  bool normalize = true;   // to the length 1, at last
+  int32_t dimensions = 0;  // the first ones are kept; 0: all
+  bool base64 = false;     // of float32, little-endian; else a list of numbers
+};
+
+// What the parts of a line do not share.
+struct RequestPart {
+  int32_t prompt_tokens = 0;
+  int32_t max_tokens = 0;
+  uint64_t seed = 0;
+  std::string prompt_text;  // only if echo
+};
+
+// One validated request of a job, ready to be generated; or a whole line of
+// several, its parts, each of which becomes a request of its own (SplitLine).
 struct Request {
   JobId job;
   // The wall time at which the job was accepted, as it may be days ago.
@@ -34,7 +52,8 @@ struct Request {
   Endpoint endpoint = Endpoint::kCompletions;
   std::vector<int32_t> prompt;  // token ids; never empty
   SamplingParams sampling;
-  // Tokens to generate; prompt + max_tokens <= max_model_len. 0 only with echo.
+  // Tokens to generate; prompt + max_tokens <= max_model_len. 0 only with echo
+  // or a pooling.
   int32_t max_tokens = 0;
   bool max_tokens_by_default = false;  // set by neither it nor its job
   std::vector<std::string> stop;       // looked for in the text
@@ -42,6 +61,15 @@ struct Request {
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
   std::string prompt_text;  // only if echo
+  // Of embeddings: nothing is sampled, and the prompt's hidden states are
+  // pooled.
+  Pooling pooling = Pooling::kNone;
+  EmbeddingParams embedding;
+  // Of a whole line with several parts: these, whose prompts are in `prompt`,
+  // one behind the other. Of a request: its place among the line's.
+  std::vector<RequestPart> parts;
+  int32_t part = 0;
+  int32_t num_parts = 1;
   // The begin of the answer, if an earlier process came so far.
   AnswerTokens known;
 
@@ -51,7 +79,15 @@ struct Request {
   }
   // Whether the prompt's tokens are scored, too.
   bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
+  bool pools() const { return pooling != Pooling::kNone; }
 };
+
+// Makes requests of a line: itself, if it has no parts. kDataLoss if its parts
+// do not have the tokens of its prompt.
+absl::StatusOr<std::vector<Request>> SplitLine(Request line);
+
+// The tokens that a whole line generates at most.
+int64_t MaxTokensOfLine(const Request& line);
 
 // Tokens of a request that is being generated.
 struct NewTokens {
@@ -59,6 +95,7 @@ struct NewTokens {
   int64_t index = 0;
   int32_t begin = 0;  // tokens of the answer before these
   AnswerTokens answer;
+  int32_t part = 0;  // Request::part
 };
 
 enum class FinishReason { kStop, kLength };
@@ -77,6 +114,7 @@ struct Generation {
   std::vector<SampledToken> logprobs;
   // Scores of the prompt from position 1 on, if asked for.
   TokenScores prompt_scores;
+  std::vector<float> pooled;  // [hidden_size], of a request that pools
 };
 
 // A request that has ended.
@@ -85,7 +123,11 @@ struct FinishedRequest {
   Generation generation;
 };
 
-// The approximate bytes of a finished request in memory.
+// The parts of a line that has ended, in their order.
+using FinishedLine = std::vector<FinishedRequest>;
+
+// The approximate bytes of a finished request, or line, in memory.
 int64_t MemoryBytes(const FinishedRequest& finished);
+int64_t MemoryBytes(const FinishedLine& line);
 
 }  // namespace sluice

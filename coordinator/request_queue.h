@@ -36,7 +36,8 @@ class RequestQueue {
   // the process started, or were given back, of jobs that are not paused: by
   // job priority, then job age; of a job first those of which an earlier
   // process knew tokens, the one with the least left first, then in input
-  // order. Empty when there are none. A
+  // order. The requests of a line come together: the last one may go beyond
+  // `max`. Empty when there are none. A
   // request that can't be read any more gets its error result here and is left
   // out. Waits while the backlog is long.
   virtual absl::StatusOr<std::vector<Request>> TakeRequests(size_t max) = 0;

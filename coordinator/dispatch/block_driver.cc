@@ -277,7 +277,24 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
                     " does not hold a token for each of its ", expected.size(),
                     " sequences that sample");
   }
-  return absl::OkStatus();
+  return CheckPooled(result);
+}
+
+absl::Status BlockDriver::CheckPooled(const StepResult& result) const {
+  const Flight& flight = flights_[result.block.value()].front();
+  const size_t before = flight.pooled.size();
+  const size_t left = flight.pooling.size() - before;
+  bool matches =
+      result.more ? result.pooled.size() <= left : result.pooled.size() == left;
+  for (size_t i = 0; matches && i < result.pooled.size(); ++i) {
+    matches = result.pooled[i].sequence == flight.pooling[before + i] &&
+              std::ssize(result.pooled[i].values) == options_.hidden_size;
+  }
+  if (matches) return absl::OkStatus();
+  return Internal("the result of step ", result.step, " of block ",
+                  result.block.value(), " does not hold a vector of ",
+                  options_.hidden_size, " for each of its ",
+                  flight.pooling.size(), " sequences that are pooled");
 }
 
 absl::Status BlockDriver::AddScores(const StepResult& result) {
@@ -329,6 +346,8 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   std::deque<Flight>& flights = flights_[result.block.value()];
   std::move(result.tokens.begin(), result.tokens.end(),
             std::back_inserter(flights.front().tokens));
+  std::move(result.pooled.begin(), result.pooled.end(),
+            std::back_inserter(flights.front().pooled));
   if (result.more) return absl::OkStatus();
   Flight flight = std::move(flights.front());
   flights.pop_front();
@@ -348,6 +367,12 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     ++stats_.tokens;
     ++jobs_[it->second.request().job].new_tokens;
     if (it->second.Append(std::move(token))) Finish(id);
+  }
+  for (PooledVector& pooled : flight.pooled) {
+    const auto it = sequences_.find(pooled.sequence);
+    if (it == sequences_.end()) continue;  // cancelled under way
+    it->second.SetPooled(std::move(pooled.values));
+    Finish(pooled.sequence);
   }
   return absl::OkStatus();
 }
@@ -445,7 +470,10 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
       batch.tokens.insert(batch.tokens.end(), begin,
                           begin + segment.num_tokens);
       if (sequence.only_scores()) segment.sample = false;
-      if (segment.sample) flight.sampled.push_back(segment.sequence);
+      if (segment.sample) {
+        (sequence.request().pools() ? flight.pooling : flight.sampled)
+            .push_back(segment.sequence);
+      }
       SetScores(sequence, &segment);
       if (segment.score_begin < segment.score_end) {
         flight.scored.emplace_back(segment.sequence, segment.score_end);

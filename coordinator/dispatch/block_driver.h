@@ -29,6 +29,7 @@ class BlockDriver {
   struct Options {
     const Tokenizer* tokenizer = nullptr;  // must outlive the driver
     int32_t vocab_size = 0;                // of the model
+    int32_t hidden_size = 0;               // of the model
     std::vector<int32_t> eos_tokens;
     const Clock* clock = nullptr;
     // Of all drivers that compute beside this one; must outlive them. Null:
@@ -142,6 +143,8 @@ class BlockDriver {
     int64_t step = 0;
     std::vector<SequenceId> sampled;   // sequences with a token in the result
     std::vector<SampledToken> tokens;  // tokens that arrived so far
+    std::vector<SequenceId> pooling;   // sequences with a vector in the result
+    std::vector<PooledVector> pooled;  // vectors that arrived so far
     // Sequences with scores in the result, and their end positions.
     std::vector<std::pair<SequenceId, int32_t>> scored;
     // Sequences whose prompts it computes, and their end positions.
@@ -164,6 +167,7 @@ class BlockDriver {
   void Finish(SequenceId id);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
   absl::Status Check(const StepResult& result) const;
+  absl::Status CheckPooled(const StepResult& result) const;
   // Checks and takes in the result's scores; sequences that end with them are
   // finished.
   absl::Status AddScores(const StepResult& result);

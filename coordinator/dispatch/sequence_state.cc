@@ -52,7 +52,7 @@ bool SequenceState::GoOnFrom(const AnswerTokens& known) {
 }
 
 NewTokens SequenceState::TakeNewTokens() {
-  NewTokens taken = {request_.job, request_.index, kept_, {}};
+  NewTokens taken = {request_.job, request_.index, kept_, {}, request_.part};
   taken.answer.tokens.assign(tokens_.end() - (answer_tokens() - kept_),
                              tokens_.end());
   if (request_.sampling.logprobs >= 0) {
@@ -77,7 +77,7 @@ int32_t SequenceState::max_positions() const {
 
 SequenceAdmission SequenceState::Admission(SequenceId id) const {
   return {id, static_cast<int32_t>(request_.prompt.size()), max_positions(),
-          request_.sampling};
+          request_.sampling, request_.pooling};
 }
 
 bool SequenceState::AddScores(const TokenScores& scores) {
@@ -100,6 +100,17 @@ bool SequenceState::AddScores(const TokenScores& scores) {
   if (!needs_nothing()) return false;
   End(FinishReason::kLength);
   return true;
+}
+
+void SequenceState::SetPooled(std::vector<float> values) {
+  if (!std::all_of(values.begin(), values.end(),
+                   [](float x) { return std::isfinite(x); })) {
+    generation_.status =
+        absl::InternalError("the model's hidden states are not numbers");
+    return;
+  }
+  generation_.pooled = std::move(values);
+  End(FinishReason::kStop);
 }
 
 bool SequenceState::Append(SampledToken sampled) {
@@ -153,7 +164,8 @@ FinishedRequest SequenceState::TakeFinished() {
   generation_.tokens.assign(tokens_.begin() + request_.prompt.size(),
                             tokens_.end());
   if (stop_ != nullptr) generation_.text = std::move(stop_->text);
-  generation_.decode = stop_ == nullptr && generation_.status.ok();
+  generation_.decode =
+      stop_ == nullptr && generation_.status.ok() && !request_.pools();
   return {std::move(request_), std::move(generation_)};
 }
 

@@ -38,6 +38,10 @@ class SequenceState {
   // numbers, or because nothing is to be generated and all is scored.
   bool AddScores(const TokenScores& scores);
 
+  // Takes what was pooled of the prompt: the sequence ended, with an error if
+  // these are not numbers. REQUIRES: the request pools.
+  void SetPooled(std::vector<float> values);
+
   // End the sequence from outside: with an error, or with the text so far as if
   // max_tokens had been reached.
   void Fail(absl::Status status);
@@ -61,8 +65,10 @@ class SequenceState {
   int32_t known_tokens() const {
     return static_cast<int32_t>(tokens_.size()) - (only_scores() ? 1 : 0);
   }
-  // Whether nothing is generated.
-  bool only_scores() const { return request_.max_tokens <= 0; }
+  // Whether nothing is generated, but the prompt's tokens are scored.
+  bool only_scores() const {
+    return request_.max_tokens <= 0 && !request_.pools();
+  }
   // Whether no model is needed.
   bool needs_nothing() const {
     return only_scores() &&

@@ -25,6 +25,8 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kTakeRows = 4096;
+// Of requests that wait for others of their lines.
+constexpr int64_t kMaxJoinedBytes = 64 << 20;
 // The planner counts at most this many requests of one job.
 constexpr int64_t kMaxCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
@@ -311,42 +313,47 @@ int32_t JobManager::VocabSize() const {
                      : model.tokenizer->vocab_size();
 }
 
-absl::Status JobManager::Restore(const LiveJobs::Cursor& cursor,
-                                 StoredRequest stored, Request* out) const {
-  Request& request = *out;
-  request.job = cursor.job;
-  if (cursor.accepted_us > 0) {
-    request.accepted = absl::FromUnixMicros(cursor.accepted_us);
+bool JobManager::Fits(const Request& request) const {
+  const auto out_of_range = [vocab_size = VocabSize()](int32_t id) {
+    return id < 0 || id >= vocab_size;
+  };
+  const int32_t least = request.echo || request.pools() ? 0 : 1;
+  bool fits =
+      !request.prompt.empty() && request.max_tokens >= least &&
+      request.sampling.logprobs <= kMaxTopLogprobs &&
+      static_cast<int64_t>(request.prompt.size()) + request.max_tokens <=
+          options_.requests.max_model_len &&
+      std::none_of(request.prompt.begin(), request.prompt.end(), out_of_range);
+  for (const auto& [id, bias] : request.sampling.logit_bias) {
+    fits = fits && !out_of_range(id);
   }
-  request.index = stored.index;
-  request.custom_id = std::move(stored.custom_id);
-  request.prompt = std::move(stored.prompt);
+  return fits;
+}
+
+absl::StatusOr<std::vector<Request>> JobManager::Restore(
+    const LiveJobs::Cursor& cursor, StoredRequest stored, Request* line) const {
+  line->job = cursor.job;
+  if (cursor.accepted_us > 0) {
+    line->accepted = absl::FromUnixMicros(cursor.accepted_us);
+  }
+  line->index = stored.index;
+  line->custom_id = std::move(stored.custom_id);
+  line->prompt = std::move(stored.prompt);
   if (stored.damaged) {
     return DataLoss(
         "the stored request is damaged: the disk holds other bytes than were "
         "written; submit it again");
   }
-  SLUICE_RETURN_IF_ERROR(DecodeRequestParams(stored.params, &request));
+  SLUICE_RETURN_IF_ERROR(DecodeRequestParams(stored.params, line));
+  SLUICE_ASSIGN_OR_RETURN(std::vector<Request> requests, SplitLine(*line));
   // The model directory may have changed since the request was checked.
-  const RequestParser::Options& model = options_.requests;
-  const auto out_of_range = [vocab_size = VocabSize()](int32_t id) {
-    return id < 0 || id >= vocab_size;
-  };
-  bool fits =
-      !request.prompt.empty() && request.max_tokens >= (request.echo ? 0 : 1) &&
-      request.sampling.logprobs <= kMaxTopLogprobs &&
-      static_cast<int64_t>(request.prompt.size()) + request.max_tokens <=
-          model.max_model_len &&
-      std::none_of(request.prompt.begin(), request.prompt.end(), out_of_range);
-  for (const auto& [id, bias] : request.sampling.logit_bias) {
-    fits = fits && !out_of_range(id);
-  }
-  if (!fits) {
+  if (!std::all_of(requests.begin(), requests.end(),
+                   [this](const Request& request) { return Fits(request); })) {
     return absl::FailedPreconditionError(
         "the request does not fit the model any more: vocabulary or maximum "
         "length changed since it was accepted; submit it again");
   }
-  return absl::OkStatus();
+  return requests;
 }
 
 absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
@@ -362,6 +369,7 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
       std::move(returned.begin(), returned.end(), std::back_inserter(taken));
       continue;
     }
+    if (HoldsBack()) break;
     const int64_t limit =
         std::min<int64_t>(static_cast<int64_t>(max - taken.size()), kTakeRows);
     auto rows = store_->ReadRequests(cursor->job, cursor->next_index, limit);
@@ -370,28 +378,48 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
       break;
     }
     const bool drained = rows->empty();
-    const int64_t next = drained ? cursor->next_index : rows->back().index + 1;
+    int64_t next = cursor->next_index;
+    int64_t count = 0;
     // Those with known tokens were handed out before.
     const std::set<int64_t>& resumed = resumed_[cursor->job];
-    std::erase_if(*rows, [&](const StoredRequest& row) {
-      return resumed.contains(row.index);
-    });
-    const auto count = static_cast<int64_t>(rows->size());
+    std::vector<Request> read;
+    std::vector<FinishedLine> unreadable;
+    for (StoredRequest& row : *rows) {
+      // A row may be many requests: the others wait for the next call.
+      if (taken.size() + read.size() >= max) break;
+      next = row.index + 1;
+      if (resumed.contains(row.index)) continue;
+      ++count;
+      Request line;
+      absl::StatusOr<std::vector<Request>> requests =
+          Restore(*cursor, std::move(row), &line);
+      if (requests.ok()) {
+        std::move(requests->begin(), requests->end(), std::back_inserter(read));
+      } else {
+        FinishedRequest failed;
+        failed.request = std::move(line);
+        failed.generation.status = requests.status();
+        unreadable.push_back({std::move(failed)});
+      }
+    }
     // A job that was cancelled meanwhile gives nothing more.
     if (!live_.Advance(cursor->job, next, count, drained)) continue;
     if (drained) resumed_.erase(cursor->job);
     if (cursor->next_index == 0) OnBegun();
-    for (StoredRequest& row : *rows) {
-      Request request;
-      absl::Status fits = Restore(*cursor, std::move(row), &request);
-      if (fits.ok()) {
-        taken.push_back(std::move(request));
-      } else {
-        Complete(std::move(request), {.status = std::move(fits)});
-      }
-    }
+    std::move(read.begin(), read.end(), std::back_inserter(taken));
+    for (FinishedLine& line : unreadable) CompleteLine(std::move(line));
   }
   return taken;
+}
+
+// Lines of which some requests have ended wait in memory for the others, which
+// were handed out; until these have ended, no more lines are.
+bool JobManager::HoldsBack() {
+  if (joiner_.bytes() <= kMaxJoinedBytes) return false;
+  held_back_ = true;
+  if (joiner_.bytes() > kMaxJoinedBytes) return true;
+  held_back_ = false;
+  return false;
 }
 
 // A job that begins runs by the plan that there is.
@@ -414,6 +442,7 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
   for (const JobRecord& job : jobs) {
     if (job.state != v1::JOB_STATE_IN_PROGRESS || job.paused) continue;
     LengthHistogram read;
+    int64_t lines = 0;
     for (int64_t from = 0; read.requests() < kMaxCountedRequests;) {
       SLUICE_ASSIGN_OR_RETURN(const std::vector<StoredRequest> rows,
                               store_->ReadRequests(job.id, from, kTakeRows));
@@ -421,14 +450,19 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
         Request request;
         // An unreadable request ends with an error when it is taken.
         if (!DecodeRequestParams(row.params, &request).ok()) continue;
+        ++lines;
+        for (const RequestPart& part : request.parts) {
+          read.Add(part.prompt_tokens, part.max_tokens);
+        }
+        if (!request.parts.empty()) continue;
         read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens);
       }
       if (rows.empty()) break;
       from = rows.back().index + 1;
     }
     if (read.requests() == 0) continue;
-    // The requests read stand for all of them.
-    lengths.Add(read, std::max<int64_t>(1, job.pending() / read.requests()));
+    // The lines read stand for all of them.
+    lengths.Add(read, std::max<int64_t>(1, job.pending() / lines));
   }
   return lengths;
 }
@@ -493,15 +527,25 @@ ModelContent JobManager::ReportedModel() const {
 }
 
 void JobManager::Complete(Request request, Generation generation) {
-  live_.CountQueued(request.job, 1);
-  writer_->Push({std::move(request), std::move(generation)});
+  std::optional<FinishedLine> line =
+      joiner_.Add({std::move(request), std::move(generation)});
+  if (line) CompleteLine(*std::move(line));
+  if (joiner_.bytes() <= kMaxJoinedBytes && held_back_.exchange(false)) {
+    if (const Listener l = listener(); l.on_work) l.on_work();
+  }
 }
 
-StoredResult JobManager::Format(FinishedRequest finished) {
-  Generation& generation = finished.generation;
-  if (generation.decode) {
+void JobManager::CompleteLine(FinishedLine line) {
+  live_.CountQueued(line.front().request.job, 1);
+  writer_->Push(std::move(line));
+}
+
+StoredResult JobManager::Format(FinishedLine finished) {
+  for (FinishedRequest& part : finished) {
+    Generation& generation = part.generation;
+    if (!generation.decode) continue;
     generation.text = DecodeAfter(*options_.requests.tokenizer,
-                                  finished.request.prompt, generation.tokens,
+                                  part.request.prompt, generation.tokens,
                                   /*skip_special_tokens=*/true);
   }
   StoredResult result = FormatResult(finished, options_.requests.served_model,
@@ -526,6 +570,7 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   }
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;
+    joiner_.Forget(job.id);
     LogInfo("job=", FormatJobId(job.id), " ", JobStateName(job.state),
             ", answers=", job.completed, " errors=", job.failed);
   }
@@ -705,7 +750,7 @@ absl::StatusOr<bool> JobManager::CancelSome() {
     request.request.index = row.index;
     request.request.custom_id = row.custom_id;
     request.generation.status = cancelled;
-    results.push_back(Format(std::move(request)));
+    results.push_back(Format({std::move(request)}));
   }
   if (!results.empty()) SLUICE_RETURN_IF_ERROR(Record(results));
   if (rows.empty()) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -22,6 +23,7 @@
 #include "common/threads/mutex.h"
 #include "common/threads/regular_update.h"
 #include "coordinator/jobs/job_metrics.h"
+#include "coordinator/jobs/line_joiner.h"
 #include "coordinator/jobs/live_jobs.h"
 #include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/jobs/results/result_writer.h"
@@ -185,10 +187,10 @@ class JobManager : public RequestQueue, private ResultSink {
   absl::Status Open();
   // Hands the job's requests of which tokens are known to live_.
   absl::Status Resume(const JobRecord& job);
-  // The request of this index with its known tokens; kDataLoss if it can't be
-  // or the tokens are not its own.
-  absl::StatusOr<Request> ResumedRequest(const JobRecord& job,
-                                         StoredProgress known);
+  // The requests of a line with what is known of them, all of one index;
+  // kDataLoss if there is no such line or the tokens are not its own.
+  absl::StatusOr<std::vector<Request>> ResumedLine(
+      const JobRecord& job, absl::Span<StoredProgress> known);
   int64_t NowMicros() const;
   Listener listener() const;
   // The job that has the spec's request_id; kNotFound if none has,
@@ -206,9 +208,14 @@ class JobManager : public RequestQueue, private ResultSink {
   // time.
   absl::Status StoreTokens() ABSL_EXCLUSIVE_LOCKS_REQUIRED(commit_mu_);
   int32_t VocabSize() const;
-  // Fills `request`. kFailedPrecondition if it does not fit the model any more.
-  absl::Status Restore(const LiveJobs::Cursor& cursor, StoredRequest stored,
-                       Request* request) const;
+  // Returns a line's requests, and fills `line`. kFailedPrecondition if it does
+  // not fit the model any more.
+  absl::StatusOr<std::vector<Request>> Restore(const LiveJobs::Cursor& cursor,
+                                               StoredRequest stored,
+                                               Request* line) const;
+  bool Fits(const Request& request) const;
+  void CompleteLine(FinishedLine line);
+  bool HoldsBack();
 
   // Changes a job that is in progress, in the store and in LiveJobs.
   absl::StatusOr<v1::Job> ChangeJob(
@@ -217,7 +224,7 @@ class JobManager : public RequestQueue, private ResultSink {
   void NotifyOrder();
 
   // Called on the writer's thread.
-  StoredResult Format(FinishedRequest finished) override;
+  StoredResult Format(FinishedLine finished) override;
   absl::Status Commit(absl::Span<const StoredResult> results) override;
   absl::StatusOr<bool> DoBackgroundWork() override;
   void OnWritten() override;
@@ -231,6 +238,8 @@ class JobManager : public RequestQueue, private ResultSink {
   JobMetrics metrics_;
   TokenTexts token_texts_;  // writer's thread only
   LiveJobs live_;
+  LineJoiner joiner_;
+  std::atomic<bool> held_back_ = false;  // see HoldsBack
   std::unique_ptr<JobStore> store_;
 
   Mutex commit_mu_;

@@ -17,14 +17,21 @@ absl::Status JobManager::Resume(const JobRecord& job) {
                           store_->TakeProgress(job.id, options_.answer_key));
   std::vector<Request> requests;
   int64_t tokens = 0;
-  for (StoredProgress& known : read.requests) {
-    absl::StatusOr<Request> request = ResumedRequest(job, std::move(known));
-    if (!request.ok()) {
+  for (size_t begin = 0, end = 0; begin < read.requests.size(); begin = end) {
+    const int64_t index = read.requests[begin].index;
+    while (end < read.requests.size() && read.requests[end].index == index) {
+      ++end;
+    }
+    absl::StatusOr<std::vector<Request>> line = ResumedLine(
+        job, absl::MakeSpan(read.requests).subspan(begin, end - begin));
+    if (!line.ok()) {
       ++read.damaged;
       continue;
     }
-    tokens += std::ssize(request->known.tokens);
-    requests.push_back(*std::move(request));
+    for (Request& request : *line) {
+      tokens += std::ssize(request.known.tokens);
+      requests.push_back(std::move(request));
+    }
   }
   if (read.foreign > 0) {
     LogWarning("job=", FormatJobId(job.id),
@@ -50,28 +57,36 @@ absl::Status JobManager::Resume(const JobRecord& job) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Request> JobManager::ResumedRequest(const JobRecord& job,
-                                                   StoredProgress known) {
+absl::StatusOr<std::vector<Request>> JobManager::ResumedLine(
+    const JobRecord& job, absl::Span<StoredProgress> known) {
+  const int64_t index = known.front().index;
   SLUICE_ASSIGN_OR_RETURN(std::vector<StoredRequest> rows,
-                          store_->ReadRequests(job.id, known.index, 1));
-  if (rows.empty() || rows.front().index != known.index) {
+                          store_->ReadRequests(job.id, index, 1));
+  if (rows.empty() || rows.front().index != index) {
     return absl::DataLossError("no such request");
   }
-  Request request;
-  SLUICE_RETURN_IF_ERROR(Restore({job.id, known.index, job.started_us},
-                                 std::move(rows.front()), &request));
+  Request line;
+  SLUICE_ASSIGN_OR_RETURN(
+      std::vector<Request> requests,
+      Restore({job.id, index, job.started_us}, std::move(rows.front()), &line));
   const auto out_of_range = [vocab_size = VocabSize()](int32_t token) {
     return token < 0 || token >= vocab_size;
   };
-  const std::vector<int32_t>& tokens = known.tokens;
-  const bool logprobs = request.sampling.logprobs >= 0;
-  if (tokens.empty() || std::ssize(tokens) >= request.max_tokens ||
-      std::any_of(tokens.begin(), tokens.end(), out_of_range) ||
-      known.logprobs.size() != (logprobs ? tokens.size() : 0)) {
-    return absl::DataLossError("the tokens are not the request's");
+  for (StoredProgress& of_part : known) {
+    const std::vector<int32_t>& tokens = of_part.tokens;
+    if (of_part.part < 0 || of_part.part >= std::ssize(requests)) {
+      return absl::DataLossError("the line has no such part");
+    }
+    Request& request = requests[of_part.part];
+    const bool logprobs = request.sampling.logprobs >= 0;
+    if (tokens.empty() || std::ssize(tokens) >= request.max_tokens ||
+        std::any_of(tokens.begin(), tokens.end(), out_of_range) ||
+        of_part.logprobs.size() != (logprobs ? tokens.size() : 0)) {
+      return absl::DataLossError("the tokens are not the request's");
+    }
+    request.known = {std::move(of_part.tokens), std::move(of_part.logprobs)};
   }
-  request.known = {std::move(known.tokens), std::move(known.logprobs)};
-  return request;
+  return requests;
 }
 
 void JobManager::KeepTokens(std::vector<NewTokens> tokens) {
@@ -80,7 +95,7 @@ void JobManager::KeepTokens(std::vector<NewTokens> tokens) {
     for (NewTokens& more : tokens) {
       tokens_.push_back({more.job, more.index, more.begin,
                          std::move(more.answer.tokens),
-                         std::move(more.answer.logprobs)});
+                         std::move(more.answer.logprobs), more.part});
     }
   }
   writer_->Wake();

@@ -168,7 +168,7 @@ absl::Status JobUpload::Add(RequestParser::Line line) {
     buffered_bytes_ += result.line.size();
   } else {
     totals_.prompt_tokens += static_cast<int64_t>(line.request.prompt.size());
-    totals_.max_tokens += line.request.max_tokens;
+    totals_.max_tokens += MaxTokensOfLine(line.request);
     raw_ += line.request.endpoint == Endpoint::kCompletions;
     totals_.by_default += line.request.max_tokens_by_default;
     StoredRequest& request = requests_.emplace_back();

@@ -101,8 +101,8 @@ void LiveJobs::Add(const JobRecord& job) {
 void LiveJobs::Return(Request request, Live* live) {
   const int64_t left =
       request.known.tokens.empty() ? INT64_MAX : request.left();
-  const int64_t index = request.index;
-  live->returned.try_emplace({left, index}, std::move(request));
+  const std::tuple key(left, request.index, request.part);
+  live->returned.try_emplace(key, std::move(request));
 }
 
 void LiveJobs::AddBegun(JobId job, std::vector<Request> requests) {
@@ -274,7 +274,8 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
       job.set_state(v1::JOB_STATE_FINALIZING);
     }
     job.set_detail(EscapeInvalidUtf8(DetailLocked(record, *live)));
-    counts->set_running(live->running);
+    // Requests of a line run beside each other.
+    counts->set_running(std::min(live->running, record.pending()));
     job.set_replays(record.replays + live->replays);
     job.set_generated_so_far(live->generated);
     job.set_generation_tokens_per_second(RateLocked());
@@ -315,8 +316,11 @@ bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
     return false;
   }
   live->next_index = next_index;
-  SetWaiting(live, drained ? std::ssize(live->returned)
-                           : std::max<int64_t>(live->waiting - taken, 0));
+  const auto returned =
+      std::count_if(live->returned.begin(), live->returned.end(),
+                    [](const auto& entry) { return entry.second.part == 0; });
+  SetWaiting(live,
+             drained ? returned : std::max<int64_t>(live->waiting - taken, 0));
   live->drained = drained;
   SetRunnable(*live);
   return true;
@@ -333,7 +337,10 @@ std::vector<Request> LiveJobs::TakeReturned(JobId job, size_t max) {
     taken.push_back(
         std::move(live->returned.extract(live->returned.begin()).mapped()));
   }
-  SetWaiting(live, std::max<int64_t>(live->waiting - std::ssize(taken), 0));
+  const auto lines =
+      std::count_if(taken.begin(), taken.end(),
+                    [](const Request& request) { return request.part == 0; });
+  SetWaiting(live, std::max<int64_t>(live->waiting - lines, 0));
   SetRunnable(*live);
   return taken;
 }
@@ -346,7 +353,7 @@ void LiveJobs::GiveBack(std::vector<Request> requests) {
       continue;
     }
     Return(std::move(request), live);
-    SetWaiting(live, live->waiting + 1);
+    SetWaiting(live, live->waiting + (request.part == 0 ? 1 : 0));
     SetRunnable(*live);
   }
 }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -122,12 +123,12 @@ class LiveJobs {
   struct Live {
     JobRecord record;
     int64_t next_index = 0;
-    int64_t waiting = 0;   // requests not handed out
+    int64_t waiting = 0;   // lines whose first requests are not handed out
     bool drained = false;  // all in the store were handed out
     bool begun = false;    // an earlier process knew tokens of some
     // By the tokens that are left (of all that have no known tokens, as many),
-    // then by index.
-    std::map<std::pair<int64_t, int64_t>, Request> returned;
+    // then by index and part.
+    std::map<std::tuple<int64_t, int64_t, int32_t>, Request> returned;
     int64_t queued = 0;  // results on their way to the store
     int64_t running = 0;
     int64_t generated = 0;

@@ -68,11 +68,12 @@ struct StoredProgress {
   int32_t begin = 0;  // tokens of the answer before these
   std::vector<int32_t> tokens;
   std::vector<SampledToken> logprobs;  // parallel, if the request asked for any
+  int32_t part = 0;                    // of the request, among its line's
 };
 
 // What is known of a job's requests without a result.
 struct ReadProgress {
-  std::vector<StoredProgress> requests;  // by index; begin is 0
+  std::vector<StoredProgress> requests;  // by index and part; begin is 0
   // Rows of the log that can't be used: changed by the disk, or written where
   // answers depend on other things.
   int64_t damaged = 0;

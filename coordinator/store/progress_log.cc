@@ -1,6 +1,6 @@
 // A row's data is a sequence of entries, little-endian:
 //
-//   int64 index, int32 begin, int32 count, int32 has_logprobs
+//   int64 index, int32 begin, int32 count, int32 2 * part + has_logprobs
 //   int32 tokens[count]
 //   if has_logprobs, for each token: float logprob, int32 n,
 //     n times int32 token, float logprob
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "coordinator/store/row_sum.h"
@@ -68,7 +69,7 @@ void AppendEntry(const StoredProgress& progress, std::string* out) {
   Put(progress.index, out);
   Put(progress.begin, out);
   Put(static_cast<int32_t>(progress.tokens.size()), out);
-  Put<int32_t>(progress.logprobs.empty() ? 0 : 1, out);
+  Put<int32_t>(2 * progress.part + (progress.logprobs.empty() ? 0 : 1), out);
   out->append(reinterpret_cast<const char*>(progress.tokens.data()),
               progress.tokens.size() * sizeof(int32_t));
   for (const SampledToken& token : progress.logprobs) {
@@ -87,7 +88,9 @@ StoredProgress ReadEntry(JobId job, Reader* in) {
   entry.index = in->Get<int64_t>();
   entry.begin = in->Get<int32_t>();
   const int32_t count = in->Get<int32_t>();
-  const bool has_logprobs = in->Get<int32_t>() != 0;
+  const int32_t kind = in->Get<int32_t>();
+  entry.part = kind / 2;
+  const bool has_logprobs = kind % 2 != 0;
   for (int32_t i = 0; i < count && !in->failed(); ++i) {
     entry.tokens.push_back(in->Get<int32_t>());
   }
@@ -104,17 +107,20 @@ StoredProgress ReadEntry(JobId job, Reader* in) {
   return entry;
 }
 
+// By index and part.
+using KnownProgress = std::map<std::pair<int64_t, int32_t>, StoredProgress>;
+
 // Adds an entry to what is known of its request. One that begins before the end
 // replaces what follows; one that begins behind it misses something between,
 // and is left out.
-void Apply(StoredProgress entry, std::map<int64_t, StoredProgress>* known) {
+void Apply(StoredProgress entry, KnownProgress* known) {
   const auto begin = static_cast<size_t>(entry.begin);
   if (entry.begin < 0) return;
   if (begin == 0) {
-    (*known)[entry.index] = std::move(entry);
+    (*known)[{entry.index, entry.part}] = std::move(entry);
     return;
   }
-  const auto it = known->find(entry.index);
+  const auto it = known->find({entry.index, entry.part});
   if (it == known->end() || begin > it->second.tokens.size() ||
       it->second.logprobs.empty() != entry.logprobs.empty()) {
     return;
@@ -195,17 +201,17 @@ absl::Status ProgressLog::AppendToJob(
 absl::Status ProgressLog::Rewrite(JobId job, absl::string_view key,
                                   absl::Span<const StoredProgress> progress) {
   SLUICE_ASSIGN_OR_RETURN(ReadProgress read, Read(job, key));
-  std::map<int64_t, StoredProgress> known;
+  KnownProgress known;
   for (StoredProgress& request : read.requests) {
-    const int64_t index = request.index;
-    known.try_emplace(index, std::move(request));
+    const std::pair key(request.index, request.part);
+    known.try_emplace(key, std::move(request));
   }
   for (const StoredProgress& entry : progress) {
     SLUICE_ASSIGN_OR_RETURN(const bool pending, IsPending(job, entry.index));
     if (pending) Apply(entry, &known);
   }
   std::vector<StoredProgress> all;
-  for (auto& [index, request] : known) all.push_back(std::move(request));
+  for (auto& [key, request] : known) all.push_back(std::move(request));
   SLUICE_RETURN_IF_ERROR(Forget(job));
   SLUICE_ASSIGN_OR_RETURN(const int64_t written, Write(job, key, all));
   sizes_[job] = {written, written};
@@ -243,7 +249,7 @@ absl::StatusOr<int64_t> ProgressLog::Write(
 absl::StatusOr<ReadProgress> ProgressLog::Read(JobId job,
                                                absl::string_view key) {
   ReadProgress result;
-  std::map<int64_t, StoredProgress> known;
+  KnownProgress known;
   int64_t bytes = 0;
   {
     SqliteReset reset(&read_);
@@ -269,8 +275,8 @@ absl::StatusOr<ReadProgress> ProgressLog::Read(JobId job,
       if (in.failed()) ++result.damaged;
     }
   }
-  for (auto& [index, request] : known) {
-    SLUICE_ASSIGN_OR_RETURN(const bool pending, IsPending(job, index));
+  for (auto& [key, request] : known) {
+    SLUICE_ASSIGN_OR_RETURN(const bool pending, IsPending(job, request.index));
     if (pending) result.requests.push_back(std::move(request));
   }
   sizes_.try_emplace(job, Size{bytes, bytes});

@@ -9,7 +9,8 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
+constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4;
+constexpr int kAll = kBoth | kEmbeddings;
 
 constexpr char kAny[] = "any";  // no value changes an answer
 constexpr char kBeams[] = "answers are sampled, and there are no beams";
@@ -39,13 +40,13 @@ constexpr Field kFields[] = {
     {"add_generation_prompt", kCompletions, "[true]", ""},
     {"add_special_tokens", kChat, "[false]",
      "the chat template writes special tokens"},
-    {"add_special_tokens", kCompletions, "[true]",
-     "nothing is added to a \"prompt\" of token ids"},
+    {"add_special_tokens", kCompletions | kEmbeddings, "[true]",
+     "nothing is added to a list of token ids"},
     {"allowed_token_ids", kBoth, "[]", kBias},
     {"audio", kBoth, "[]", kTextOnly},
     {"bad_words", kBoth, "[]", kBias},
     {"best_of", kChat, "[1]", kSeveral},
-    {"cache_salt", kBoth, kAny, ""},
+    {"cache_salt", kAll, kAny, ""},
     {"chat_template", kChat, "[]", "the model's own is used"},
     {"continue_final_message", kChat, "[false]",
      "give /v1/completions the text to go on from"},
@@ -53,8 +54,8 @@ constexpr Field kFields[] = {
     {"early_stopping", kBoth, "[false]", kBeams},
     {"ebnf", kBoth, "[]", kForms},
     {"echo", kChat, "[false]", "/v1/completions has it"},
-    {"extra_args", kBoth, "[]", ""},
-    {"extra_body", kBoth, "[]", "put its fields beside the others"},
+    {"extra_args", kAll, "[]", ""},
+    {"extra_body", kAll, "[]", "put its fields beside the others"},
     {"flat_logprobs", kBoth, kAny, ""},
     {"function_call", kBoth, R"(["none","auto"])", kToolsOnly},
     {"functions", kBoth, "[]", kToolsOnly},
@@ -77,14 +78,16 @@ constexpr Field kFields[] = {
     {"lora_request", kBoth, "[]", "merge the adapter into the model's weights"},
     {"min_new_tokens", kBoth, "[0]", kMinimum},
     {"min_tokens", kBoth, "[0]", kMinimum},
-    {"mm_processor_kwargs", kBoth, "[]", kTextOnly},
+    {"mm_processor_kwargs", kAll, "[]", kTextOnly},
     {"modalities", kBoth, R"([["text"]])", kTextOnly},
     {"no_stop_trim", kBoth, "[false]", kTexts},
+    {"normalize", kEmbeddings, "[]",
+     "the model's files say whether its embeddings are"},
     {"num_beams", kBoth, "[1]", kBeams},
     {"output_kind", kBoth, kAny, ""},
     {"parallel_tool_calls", kCompletions, "[true]", ""},
     {"prediction", kBoth, kAny, ""},
-    {"priority", kBoth, "[0]", "the lines of a job have the job's priority"},
+    {"priority", kAll, "[0]", "the lines of a job have the job's priority"},
     {"prompt_cache_key", kBoth, kAny, ""},
     {"prompt_cache_retention", kBoth, kAny, ""},
     {"prompt_embeds", kBoth, "[]", "give \"prompt\""},
@@ -92,12 +95,12 @@ constexpr Field kFields[] = {
      "\"echo\" with \"logprobs\" of /v1/completions shows them"},
     {"regex", kBoth, "[]", kForms},
     {"repetition_detection", kBoth, "[]", ""},
-    {"request_id", kBoth, kAny, ""},
+    {"request_id", kAll, kAny, ""},
     {"return_hidden_states", kBoth, "[false]", ""},
     {"return_token_ids", kBoth, "[false]", "\"logprobs\" show the tokens"},
     {"return_tokens_as_token_ids", kBoth, "[false]",
      "\"logprobs\" show their texts"},
-    {"safety_identifier", kBoth, kAny, ""},
+    {"safety_identifier", kAll, kAny, ""},
     {"separate_reasoning", kBoth, "[true]",
      "an answer's text is all that the model wrote"},
     {"skip_clone", kBoth, kAny, ""},
@@ -114,8 +117,10 @@ constexpr Field kFields[] = {
     {"thinking_token_budget", kBoth, "[]", "\"max_tokens\" bounds the answer"},
     {"tool_choice", kCompletions, R"(["none","auto"])", ""},
     {"top_logprobs", kCompletions, "[0]", "say it as \"logprobs\": N"},
-    {"truncate_prompt_tokens", kBoth, "[]", "shorten the prompt"},
+    {"truncate_prompt_tokens", kAll, "[]", "shorten the prompt"},
     {"typical_p", kBoth, "[1]", "\"top_p\" and \"min_p\" are there instead"},
+    {"use_activation", kEmbeddings, "[]",
+     "the model's files say whether its embeddings are normalized"},
     {"use_beam_search", kBoth, "[false]", kBeams},
     {"verbosity", kBoth, R"(["medium"])", "ask for it in the prompt"},
     {"vllm_xargs", kBoth, "[]", ""},
@@ -138,8 +143,9 @@ bool IsNothing(const json& value) {
 std::optional<std::string> ForeignFieldAsks(absl::string_view name,
                                             Endpoint endpoint,
                                             const json& value) {
-  const int wanted =
-      endpoint == Endpoint::kChatCompletions ? kChat : kCompletions;
+  const int wanted = endpoint == Endpoint::kChatCompletions ? kChat
+                     : endpoint == Endpoint::kCompletions   ? kCompletions
+                                                            : kEmbeddings;
   const auto* const field =
       std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) {
         return f.name == name && (f.endpoints & wanted) != 0;

@@ -16,7 +16,26 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kChat = 1, kCompletions = 2, kBoth = 3;
+constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4;
+constexpr int kAll = kBoth | kEmbeddings;
+
+// An endpoint's flag among those of a field, and its name in messages.
+struct EndpointName {
+  int flag;
+  absl::string_view name;
+};
+
+EndpointName NameOf(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kChatCompletions:
+      return {kChat, "chat completions"};
+    case Endpoint::kCompletions:
+      return {kCompletions, "completions"};
+    case Endpoint::kEmbeddings:
+      return {kEmbeddings, "embeddings"};
+  }
+  return {};
+}
 
 // The numbers that a field takes.
 struct Range {
@@ -38,9 +57,7 @@ constexpr Range kBiases = {-kMaxLogitBias, kMaxLogitBias,
 class BodyReader {
  public:
   BodyReader(int32_t vocab_size, Endpoint endpoint, RequestBody* body)
-      : vocab_size_(vocab_size),
-        chat_(endpoint == Endpoint::kChatCompletions),
-        body_(body) {}
+      : vocab_size_(vocab_size), endpoint_(endpoint), body_(body) {}
 
   std::optional<LineError> Read(const json& object);
 
@@ -116,6 +133,8 @@ class BodyReader {
   bool TopK(const json& v);
   bool LogitBias(const json& v);
   bool Seed(const json& v);
+  bool Dimensions(const json& v);
+  bool EncodingFormat(const json& v);
   bool Stop(const json& v);
   bool StopTokenIds(const json& v);
   bool One(const json& v);
@@ -132,7 +151,7 @@ class BodyReader {
   std::string FieldLike(const std::string& name) const;
 
   const int32_t vocab_size_;
-  const bool chat_;
+  const Endpoint endpoint_;
   RequestBody* const body_;
   absl::string_view field_;
   std::optional<LineError> error_;
@@ -149,21 +168,24 @@ const BodyReader::Field BodyReader::kFields[] = {
      &BodyReader::Flag<&RequestBody::add_generation_prompt>},
     {"best_of", kCompletions, &BodyReader::One},
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
+    {"dimensions", kEmbeddings, &BodyReader::Dimensions},
     {"documents", kChat, &BodyReader::Objects<&BodyReader::documents_>},
     {"echo", kCompletions, &BodyReader::Flag<&RequestBody::echo>},
+    {"encoding_format", kEmbeddings, &BodyReader::EncodingFormat},
     {"frequency_penalty", kBoth,
      &BodyReader::Number<&RequestBody::frequency_penalty,
                          kAlterationPenalties>},
     {"ignore_eos", kBoth, &BodyReader::Flag<&RequestBody::ignore_eos>},
+    {"input", kEmbeddings, &BodyReader::Value<&RequestBody::prompt>},
     {"logit_bias", kBoth, &BodyReader::LogitBias},
     {"logprobs", kChat, &BodyReader::OwnFlag<&BodyReader::chat_logprobs_>},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
     {"max_completion_tokens", kBoth, &BodyReader::MaxTokens},
     {"max_tokens", kBoth, &BodyReader::MaxTokens},
     {"messages", kChat, &BodyReader::Value<&RequestBody::messages>},
-    {"metadata", kBoth, &BodyReader::Ignored},
+    {"metadata", kAll, &BodyReader::Ignored},
     {"min_p", kBoth, &BodyReader::Number<&RequestBody::min_p, kMinPs>},
-    {"model", kBoth, &BodyReader::Model},
+    {"model", kAll, &BodyReader::Model},
     {"n", kBoth, &BodyReader::One},
     {"parallel_tool_calls", kChat,
      &BodyReader::OwnFlag<&BodyReader::parallel_tool_calls_>},
@@ -176,10 +198,10 @@ const BodyReader::Field BodyReader::kFields[] = {
                          kRepetitionPenalties>},
     {"response_format", kBoth, &BodyReader::ResponseFormat},
     {"seed", kBoth, &BodyReader::Seed},
-    {"service_tier", kBoth, &BodyReader::Ignored},
+    {"service_tier", kAll, &BodyReader::Ignored},
     {"stop", kBoth, &BodyReader::Stop},
     {"stop_token_ids", kBoth, &BodyReader::StopTokenIds},
-    {"store", kBoth, &BodyReader::Ignored},
+    {"store", kAll, &BodyReader::Ignored},
     {"stream", kBoth, &BodyReader::Stream},
     {"temperature", kBoth,
      &BodyReader::Number<&RequestBody::temperature, kTemperatures>},
@@ -188,13 +210,13 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"top_k", kBoth, &BodyReader::TopK},
     {"top_logprobs", kChat, &BodyReader::TopLogprobs},
     {"top_p", kBoth, &BodyReader::Number<&RequestBody::top_p, kTopPs>},
-    {"user", kBoth, &BodyReader::Ignored},
+    {"user", kAll, &BodyReader::Ignored},
 };
 
 std::string BodyReader::FieldLike(const std::string& name) const {
   std::vector<std::string> names;
   for (const Field& field : kFields) {
-    if (field.endpoints & (chat_ ? kChat : kCompletions)) {
+    if (field.endpoints & NameOf(endpoint_).flag) {
       names.emplace_back(field.name);
     }
   }
@@ -202,7 +224,7 @@ std::string BodyReader::FieldLike(const std::string& name) const {
 }
 
 std::optional<LineError> BodyReader::Read(const json& object) {
-  const int endpoint = chat_ ? kChat : kCompletions;
+  const auto [endpoint, endpoint_name] = NameOf(endpoint_);
   for (const auto& [name, value] : object.items()) {
     const Field* known = nullptr;
     bool elsewhere = false;
@@ -215,23 +237,19 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     const bool empty = value.is_structured() && value.empty();
     if (known == nullptr && (value.is_null() || empty)) continue;
     if (known == nullptr) {
-      if (const auto asks = ForeignFieldAsks(
-              name, chat_ ? Endpoint::kChatCompletions : Endpoint::kCompletions,
-              value)) {
+      if (const auto asks = ForeignFieldAsks(name, endpoint_, value)) {
         if (asks->empty()) continue;
         Unsupported(*asks);
         return error_;
       }
       const std::string meant = elsewhere ? "" : FieldLike(name);
-      Fail(
-          "unknown_field",
-          absl::StrCat(
-              QuoteForMessage(name),
-              elsewhere
-                  ? absl::StrCat(" is not a field of ",
-                                 chat_ ? "chat completions" : "completions")
-                  : std::string(" is not a field that Sluice knows"),
-              meant.empty() ? "; remove it"
+      Fail("unknown_field",
+           absl::StrCat(QuoteForMessage(name),
+                        elsewhere
+                            ? absl::StrCat(" is not a field of ", endpoint_name)
+                            : std::string(" is not a field that Sluice knows"),
+                        meant.empty()
+                            ? "; remove it"
                             : absl::StrCat("; did you mean \"", meant, "\"?")));
       if (name.size() > 64) error_->param.clear();
       return error_;
@@ -341,6 +359,24 @@ bool BodyReader::LogitBias(const json& v) {
     if (!Number(value, kBiases, &bias)) return false;
     body_->logit_bias.emplace_back(id, bias);
   }
+  return true;
+}
+
+bool BodyReader::Dimensions(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, 1, std::numeric_limits<int32_t>::max(),
+               "an integer of at least 1", &value)) {
+    return false;
+  }
+  body_->dimensions = static_cast<int32_t>(value);
+  return true;
+}
+
+bool BodyReader::EncodingFormat(const json& v) {
+  if (v != "float" && v != "base64") {
+    return Wrong("\"float\" or \"base64\"", v);
+  }
+  body_->base64 = v == "base64";
   return true;
 }
 

@@ -25,7 +25,8 @@ inline constexpr size_t kMaxStopTokens = 256;
 struct RequestBody {
   std::optional<std::string> model;
   nlohmann::ordered_json messages;  // null if absent; otherwise not checked yet
-  nlohmann::ordered_json prompt;    // null if absent; otherwise not checked yet
+  // Of embeddings, their input. Null if absent; otherwise not checked yet.
+  nlohmann::ordered_json prompt;
   // The chat template's variables beside the messages: tools, documents,
   // reasoning_effort and all of chat_template_kwargs.
   nlohmann::ordered_json template_variables = nlohmann::ordered_json::object();
@@ -46,6 +47,9 @@ struct RequestBody {
   std::optional<bool> ignore_eos;
   int32_t logprobs = -1;  // as in SamplingParams
   bool echo = false;
+
+  int32_t dimensions = 0;  // 0: all
+  bool base64 = false;     // encoding_format
 };
 
 // Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,

@@ -1,6 +1,9 @@
 #include "coordinator/jobs/requests/request_codec.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "common/status_macros.h"
 #include "common/text/text.h"
@@ -10,8 +13,11 @@ namespace {
 
 using json = nlohmann::json;
 
-constexpr char kChat[] = "chat";
-constexpr char kCompletions[] = "completions";
+constexpr std::pair<Endpoint, const char*> kEndpoints[] = {
+    {Endpoint::kChatCompletions, "chat"},
+    {Endpoint::kCompletions, "completions"},
+    {Endpoint::kEmbeddings, "embeddings"},
+};
 
 // The text has the float as the equal double, which preserves it exactly.
 void Put(json* params, const char* name, float value, float otherwise) {
@@ -29,11 +35,10 @@ void Get(const json& params, const char* name, float* value) {
 std::string EncodeRequestParams(const Request& request) {
   const SamplingParams& sampling = request.sampling;
   const SamplingParams otherwise;
-  json params = {
-      {"endpoint",
-       request.endpoint == Endpoint::kChatCompletions ? kChat : kCompletions},
-      {"max_tokens", request.max_tokens},
-      {"seed", sampling.seed}};
+  json params = {{"max_tokens", request.max_tokens}, {"seed", sampling.seed}};
+  for (const auto& [endpoint, name] : kEndpoints) {
+    if (request.endpoint == endpoint) params["endpoint"] = name;
+  }
   Put(&params, "temperature", sampling.temperature, otherwise.temperature);
   Put(&params, "top_p", sampling.top_p, otherwise.top_p);
   Put(&params, "min_p", sampling.min_p, otherwise.min_p);
@@ -54,6 +59,17 @@ std::string EncodeRequestParams(const Request& request) {
   if (request.ignore_eos) params["ignore_eos"] = true;
   if (request.echo) params["echo"] = request.prompt_text;
   if (request.line > 0) params["line"] = request.line;
+  if (request.pools()) {
+    params["pooling"] = static_cast<int>(request.pooling);
+    params["normalize"] = request.embedding.normalize;
+    params["dimensions"] = request.embedding.dimensions;
+    params["base64"] = request.embedding.base64;
+  }
+  for (const RequestPart& part : request.parts) {
+    json entry = {part.prompt_tokens, part.max_tokens, part.seed};
+    if (request.echo) entry.push_back(part.prompt_text);
+    params["parts"].push_back(std::move(entry));
+  }
   return params.dump();
 }
 
@@ -61,12 +77,14 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
   try {
     const json params = json::parse(text.begin(), text.end());
     SamplingParams& sampling = request->sampling;
-    const std::string endpoint = params.at("endpoint");
-    if (endpoint != kChat && endpoint != kCompletions) {
+    const std::string name = params.at("endpoint");
+    const auto* const endpoint =
+        std::find_if(std::begin(kEndpoints), std::end(kEndpoints),
+                     [&](const auto& entry) { return entry.second == name; });
+    if (endpoint == std::end(kEndpoints)) {
       return absl::DataLossError("unknown endpoint in stored parameters");
     }
-    request->endpoint =
-        endpoint == kChat ? Endpoint::kChatCompletions : Endpoint::kCompletions;
+    request->endpoint = endpoint->first;
     request->max_tokens = params.at("max_tokens");
     request->max_tokens_by_default =
         params.value("max_tokens_by_default", false);
@@ -91,6 +109,23 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
     if (params.contains("echo")) {
       request->echo = true;
       params["echo"].get_to(request->prompt_text);
+    }
+    if (params.contains("pooling")) {
+      const int pooling = params.at("pooling");
+      if (pooling < 0 || pooling > static_cast<int>(kLastPooling)) {
+        return absl::DataLossError("unknown pooling in stored parameters");
+      }
+      request->pooling = static_cast<Pooling>(pooling);
+      params.at("normalize").get_to(request->embedding.normalize);
+      params.at("dimensions").get_to(request->embedding.dimensions);
+      params.at("base64").get_to(request->embedding.base64);
+    }
+    for (const json& entry : params.value("parts", json::array())) {
+      RequestPart& part = request->parts.emplace_back();
+      entry.at(0).get_to(part.prompt_tokens);
+      entry.at(1).get_to(part.max_tokens);
+      entry.at(2).get_to(part.seed);
+      if (request->echo) entry.at(3).get_to(part.prompt_text);
     }
   } catch (const json::exception& error) {
     return DataLoss("stored parameters are damaged: ",

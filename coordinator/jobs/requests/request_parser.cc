@@ -1,12 +1,14 @@
 #include "coordinator/jobs/requests/request_parser.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
@@ -21,6 +23,23 @@ using json = nlohmann::ordered_json;
 
 constexpr char kChatUrl[] = "/v1/chat/completions";
 constexpr char kCompletionsUrl[] = "/v1/completions";
+constexpr char kEmbeddingsUrl[] = "/v1/embeddings";
+constexpr std::pair<const char*, Endpoint> kEndpoints[] = {
+    {kChatUrl, Endpoint::kChatCompletions},
+    {kCompletionsUrl, Endpoint::kCompletions},
+    {kEmbeddingsUrl, Endpoint::kEmbeddings},
+};
+
+// Returns the urls for messages.
+std::string Urls() {
+  std::vector<std::string> urls;
+  for (const auto& [url, endpoint] : kEndpoints) {
+    urls.push_back(absl::StrCat("\"", url, "\""));
+  }
+  const std::string last = urls.back();
+  urls.pop_back();
+  return absl::StrCat(absl::StrJoin(urls, ", "), " or ", last);
+}
 
 // Returns a url as OpenAI writes it: clients have it with or without "/v1", and
 // with slashes at its end.
@@ -36,6 +55,10 @@ constexpr size_t kMaxCustomIdBytes = 512;
 // Bytes of a long text that are tokenized per position of the model.
 constexpr size_t kBytesToLookAt = 32;
 constexpr size_t kMaxUtf8Bytes = 4;
+// Prompts, or texts to be embedded, of a line: OpenAI's limit of these.
+constexpr size_t kMaxLinePrompts = 2048;
+// Numbers of a line's embeddings, which take some 13 bytes each as text.
+constexpr int64_t kMaxLineValues = 8 << 20;
 
 LineError Invalid(std::string param, std::string message) {
   return {"invalid_request", std::move(message), std::move(param)};
@@ -108,22 +131,20 @@ std::optional<LineError> ReadEnvelope(const json& line, Endpoint* endpoint,
   }
   const auto url = line.find("url");
   if (url == line.end()) {
-    return Missing("url", absl::StrCat("it must be \"", kChatUrl, "\" or \"",
-                                       kCompletionsUrl, "\""));
+    return Missing("url", absl::StrCat("it must be ", Urls()));
   }
   const std::string full =
       url->is_string() ? FullUrl(url->get_ref<const std::string&>()) : "";
-  if (full == kChatUrl) {
-    *endpoint = Endpoint::kChatCompletions;
-  } else if (full == kCompletionsUrl) {
-    *endpoint = Endpoint::kCompletions;
-  } else {
+  const auto* const known =
+      std::find_if(std::begin(kEndpoints), std::end(kEndpoints),
+                   [&](const auto& entry) { return full == entry.first; });
+  if (known == std::end(kEndpoints)) {
     return LineError{
         "unknown_endpoint",
-        absl::StrCat("\"url\" must be \"", kChatUrl, "\" or \"",
-                     kCompletionsUrl, "\", got ", DescribeJson(*url)),
+        absl::StrCat("\"url\" must be ", Urls(), ", got ", DescribeJson(*url)),
         "url"};
   }
+  *endpoint = known->second;
   const auto it = line.find("body");
   if (it == line.end()) {
     return Missing("body", "it is an object with the request's fields");
@@ -276,14 +297,100 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
                                   QuoteForMessage(*body.model)),
                      "model"};
   }
-  auto error = request->endpoint == Endpoint::kChatCompletions
-                   ? BuildChatPrompt(body, request)
-                   : BuildPrompt(body, request);
+  std::vector<Prompt> prompts;
+  auto error =
+      request->endpoint == Endpoint::kChatCompletions
+          ? BuildChatPrompt(body, &prompts)
+      : request->endpoint == Endpoint::kEmbeddings
+          ? BuildPrompts(body, "input", "embeddings need it", &prompts)
+          : BuildPrompts(body, "prompt", "completions need one", &prompts);
   if (error) return error;
-  if ((error = SetMaxTokens(body, request))) return error;
-  if ((error = SetStops(body, request))) return error;
-  SetSampling(body, request);
-  request->ignore_eos = body.ignore_eos.value_or(defaults_.ignore_eos());
+  if (request->endpoint == Endpoint::kEmbeddings) {
+    if ((error = SetEmbedding(body, prompts, request))) return error;
+  } else {
+    if ((error = SetStops(body, request))) return error;
+    SetSampling(body, request);
+    request->ignore_eos = body.ignore_eos.value_or(defaults_.ignore_eos());
+    request->echo = body.echo;
+  }
+  return AddPrompts(body, std::move(prompts), request);
+}
+
+std::optional<LineError> RequestParser::AddPrompts(const RequestBody& body,
+                                                   std::vector<Prompt> prompts,
+                                                   Request* request) const {
+  const uint64_t own_seed =
+      SplitMix64(defaults_.seed(), static_cast<uint64_t>(request->index));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Prompt& prompt = prompts[i];
+    RequestPart part;
+    part.prompt_tokens = static_cast<int32_t>(prompt.tokens.size());
+    if (!request->pools()) {
+      if (auto error = SetMaxTokens(body, prompt, request, &part)) return error;
+      part.seed = body.seed ? MixWithPrompt(*body.seed, prompt.tokens)
+                  : i == 0  ? own_seed
+                            : SplitMix64(own_seed, i);
+    }
+    if (request->echo) part.prompt_text = std::move(prompt.text);
+    request->prompt.insert(request->prompt.end(), prompt.tokens.begin(),
+                           prompt.tokens.end());
+    request->parts.push_back(std::move(part));
+  }
+  if (request->parts.size() > 1) return std::nullopt;
+  request->max_tokens = request->parts[0].max_tokens;
+  request->sampling.seed = request->parts[0].seed;
+  request->prompt_text = std::move(request->parts[0].prompt_text);
+  request->parts.clear();
+  return std::nullopt;
+}
+
+std::optional<LineError> RequestParser::SetEmbedding(
+    const RequestBody& body, const std::vector<Prompt>& prompts,
+    Request* request) const {
+  const absl::StatusOr<EmbeddingConfig> config =
+      options_.model ? options_.model->embedding() : EmbeddingConfig();
+  if (!config.ok()) {
+    return LineError{"unsupported",
+                     absl::StrCat("the model's embeddings can't be made (",
+                                  config.status().message(), ")"),
+                     "input"};
+  }
+  const int32_t hidden =
+      options_.model ? options_.model->spec().hidden_size : INT32_MAX;
+  if (body.dimensions > hidden) {
+    return Invalid("dimensions",
+                   absl::StrCat("\"dimensions\" is ", body.dimensions,
+                                ", but the model's embeddings have ", hidden,
+                                "; ask for at most as many"));
+  }
+  const int64_t values = body.dimensions > 0 ? body.dimensions : hidden;
+  if (options_.model && std::ssize(prompts) * values > kMaxLineValues) {
+    return Invalid("input",
+                   absl::StrCat("\"input\" has ", prompts.size(),
+                                " texts, whose embeddings of ", values,
+                                " numbers are more than the ", kMaxLineValues,
+                                " that a line may have; divide it into several "
+                                "lines, or ask for fewer \"dimensions\""));
+  }
+  const int32_t limit =
+      config->max_tokens > 0
+          ? std::min(config->max_tokens, options_.max_model_len)
+          : options_.max_model_len;
+  for (const Prompt& prompt : prompts) {
+    if (std::ssize(prompt.tokens) <= limit) continue;
+    return LineError{
+        "prompt_too_long",
+        absl::StrCat("too long a text: \"", prompt.field, "\" has ",
+                     prompt.tokens.size(), " tokens, and the model takes ",
+                     limit,
+                     limit < options_.max_model_len
+                         ? " (max_seq_length of sentence_bert_config.json)"
+                         : "",
+                     "; shorten it"),
+        prompt.field};
+  }
+  request->pooling = config->pooling;
+  request->embedding = {config->normalize, body.dimensions, body.base64};
   return std::nullopt;
 }
 
@@ -313,7 +420,7 @@ std::optional<LineError> RequestParser::CheckLength(
 std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
                                                      absl::string_view field,
                                                      bool add_special_tokens,
-                                                     Request* request) const {
+                                                     Prompt* prompt) const {
   if (auto error = CheckLength(text, field)) return error;
   auto ids = options_.tokenizer->Encode(text, add_special_tokens);
   if (!ids.ok()) {
@@ -321,8 +428,9 @@ std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
                    absl::StrCat("\"", field, "\" cannot be tokenized: ",
                                 ids.status().message()));
   }
-  request->prompt = *std::move(ids);
-  for (const int32_t id : request->prompt) {
+  prompt->field = std::string(field);
+  prompt->tokens = *std::move(ids);
+  for (const int32_t id : prompt->tokens) {
     if (id < 0 || id >= vocab_size_) {
       return Invalid(
           std::string(field),
@@ -331,65 +439,84 @@ std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
                        vocab_size_ - 1));
     }
   }
-  if (request->prompt.empty()) {
+  if (prompt->tokens.empty()) {
     return Invalid(std::string(field),
                    absl::StrCat("\"", field, "\" is empty: it gives no token"));
   }
   return std::nullopt;
 }
 
-std::optional<LineError> RequestParser::BuildPrompt(RequestBody& body,
-                                                    Request* request) const {
-  constexpr absl::string_view kMustBe =
-      "must be a string, a list of token ids, or a list with one of these";
-  const json* prompt = &body.prompt;
-  if (prompt->is_null()) return Missing("prompt", "completions need one");
-  if (prompt->is_array() && !prompt->empty() && !prompt->front().is_number()) {
-    if (prompt->size() > 1) {
-      return LineError{"unsupported",
-                       absl::StrCat("\"prompt\" holds ", prompt->size(),
-                                    " prompts; give each a line of its own"),
-                       "prompt"};
+std::optional<LineError> RequestParser::BuildPrompts(
+    const RequestBody& body, const std::string& field, absl::string_view need,
+    std::vector<Prompt>* prompts) const {
+  const json& all = body.prompt;
+  if (all.is_null()) return Missing(field, need);
+  // A list of numbers is one prompt.
+  const bool several =
+      all.is_array() && !all.empty() && !all.front().is_number();
+  if (!several) {
+    return BuildPrompt(all, field, body.echo, &prompts->emplace_back());
+  }
+  if (all.size() > kMaxLinePrompts) {
+    return Invalid(field,
+                   absl::StrCat("\"", field, "\" is a list of ", all.size(),
+                                "; a line takes at most ", kMaxLinePrompts,
+                                ": divide it into several lines"));
+  }
+  for (const json& prompt : all) {
+    const std::string name =
+        all.size() == 1 ? field
+                        : absl::StrCat(field, "[", prompts->size(), "]");
+    if (auto error =
+            BuildPrompt(prompt, name, body.echo, &prompts->emplace_back())) {
+      return error;
     }
-    prompt = &prompt->front();
-  }
-  request->echo = body.echo;
-  if (prompt->is_string()) {
-    const std::string& text = prompt->get_ref<const std::string&>();
-    if (body.echo) request->prompt_text = text;
-    return EncodePrompt(text, "prompt", true, request);
-  }
-  if (!prompt->is_array()) {
-    return Invalid("prompt", absl::StrCat("\"prompt\" ", kMustBe, ", got ",
-                                          DescribeJson(*prompt)));
-  }
-  if (prompt->empty()) {
-    return Invalid("prompt", "\"prompt\" is empty: it has no token");
-  }
-  request->prompt.reserve(prompt->size());
-  for (const json& id : *prompt) {
-    if (!id.is_number_integer()) {
-      return Invalid("prompt",
-                     absl::StrCat("\"prompt\" ", kMustBe, ", got a list with ",
-                                  DescribeJson(id)));
-    }
-    const bool huge =
-        id.is_number_unsigned() && id.get<uint64_t>() > 0x7fffffffu;
-    if (huge || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size_) {
-      return Invalid("prompt",
-                     absl::StrCat("\"prompt\" has the token id ", id.dump(),
-                                  "; ids go from 0 to ", vocab_size_ - 1));
-    }
-    request->prompt.push_back(id.get<int32_t>());
-  }
-  if (body.echo) {
-    request->prompt_text = options_.tokenizer->Decode(request->prompt, true);
   }
   return std::nullopt;
 }
 
+std::optional<LineError> RequestParser::BuildPrompt(const json& prompt,
+                                                    const std::string& field,
+                                                    bool keep_text,
+                                                    Prompt* out) const {
+  constexpr absl::string_view kMustBe =
+      "must be a string, a list of token ids, or a list of these";
+  out->field = field;
+  if (prompt.is_string()) {
+    const std::string& text = prompt.get_ref<const std::string&>();
+    if (keep_text) out->text = text;
+    return EncodePrompt(text, field, true, out);
+  }
+  if (!prompt.is_array()) {
+    return Invalid(field, absl::StrCat("\"", field, "\" ", kMustBe, ", got ",
+                                       DescribeJson(prompt)));
+  }
+  if (prompt.empty()) {
+    return Invalid(field,
+                   absl::StrCat("\"", field, "\" is empty: it has no token"));
+  }
+  out->tokens.reserve(prompt.size());
+  for (const json& id : prompt) {
+    if (!id.is_number_integer()) {
+      return Invalid(
+          field, absl::StrCat("\"", field, "\" ", kMustBe, ", got a list with ",
+                              DescribeJson(id)));
+    }
+    const bool huge =
+        id.is_number_unsigned() && id.get<uint64_t>() > 0x7fffffffu;
+    if (huge || id.get<int64_t>() < 0 || id.get<int64_t>() >= vocab_size_) {
+      return Invalid(
+          field, absl::StrCat("\"", field, "\" has the token id ", id.dump(),
+                              "; ids go from 0 to ", vocab_size_ - 1));
+    }
+    out->tokens.push_back(id.get<int32_t>());
+  }
+  if (keep_text) out->text = options_.tokenizer->Decode(out->tokens, true);
+  return std::nullopt;
+}
+
 std::optional<LineError> RequestParser::BuildChatPrompt(
-    RequestBody& body, Request* request) const {
+    RequestBody& body, std::vector<Prompt>* prompts) const {
   if (body.messages.is_null()) {
     return Missing("messages", "chat completions need them");
   }
@@ -445,12 +572,14 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
                                 "\"messages\": ",
                                 text.status().message()));
   }
-  return EncodePrompt(*text, "messages", false, request);
+  return EncodePrompt(*text, "messages", false, &prompts->emplace_back());
 }
 
 std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
-                                                     Request* request) const {
-  const auto prompt = static_cast<int64_t>(request->prompt.size());
+                                                     const Prompt& of,
+                                                     Request* request,
+                                                     RequestPart* part) const {
+  const auto prompt = static_cast<int64_t>(of.tokens.size());
   const int64_t room = options_.max_model_len - prompt;
   const int64_t min = body.max_tokens == 0 ? 0 : 1;
   // Describes the limit of positions.
@@ -470,8 +599,7 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
                      " tokens, and the model takes ", options_.max_model_len,
                      min > 0 ? " with at least 1 to generate" : "",
                      "; shorten it", limit()),
-        request->endpoint == Endpoint::kChatCompletions ? "messages"
-                                                        : "prompt"};
+        of.field};
   }
   if (body.max_tokens && *body.max_tokens > room) {
     return Invalid(
@@ -486,11 +614,12 @@ std::optional<LineError> RequestParser::SetMaxTokens(const RequestBody& body,
   if (generation_.max_new_tokens) wanted = *generation_.max_new_tokens;
   if (defaults_.has_max_tokens()) wanted = defaults_.max_tokens();
   if (body.max_tokens) wanted = *body.max_tokens;
-  request->max_tokens =
+  part->max_tokens =
       static_cast<int32_t>(std::clamp<int64_t>(wanted, min, room));
   // The default does not cut an answer if the context ends sooner; and a
   // model's length that includes the prompt is not the user's number.
   request->max_tokens_by_default =
+      (request->parts.empty() || request->max_tokens_by_default) &&
       !body.max_tokens && !defaults_.has_max_tokens() && wanted <= room &&
       (generation_.max_new_tokens || !generation_.max_length);
   return std::nullopt;
@@ -567,9 +696,6 @@ void RequestParser::SetSampling(RequestBody& body, Request* request) const {
   sampling.frequency_penalty = body.frequency_penalty;
   sampling.logit_bias = std::move(body.logit_bias);
   sampling.logprobs = body.logprobs;
-  sampling.seed = body.seed ? MixWithPrompt(*body.seed, request->prompt)
-                            : SplitMix64(defaults_.seed(),
-                                         static_cast<uint64_t>(request->index));
 }
 
 }  // namespace sluice

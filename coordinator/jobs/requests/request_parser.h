@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "coordinator/jobs/requests/json_line.h"
@@ -16,10 +18,11 @@ namespace sluice {
 
 // Turns the lines of one job into requests. JSONL lines are in OpenAI's batch
 // form
-//   {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions" or
-//    "/v1/completions", "body": {...}}
+//   {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions",
+//    "/v1/completions" or "/v1/embeddings", "body": {...}}
 // or in the short form, which is a body with `prompt` or `messages` and maybe a
-// custom_id. Without a custom_id a line gets "line-<number>".
+// custom_id. Without a custom_id a line gets "line-<number>". A list of
+// prompts, or of texts to be embedded, makes a line of several requests.
 //
 // Parameters come from the request, or else the job's defaults, or else
 // generation_config.json, or else are greedy with Options::default_max_tokens.
@@ -27,7 +30,9 @@ namespace sluice {
 // request gives must fit. The seed of a request is mixed with its prompt's
 // tokens, so that a seed of all lines gives different prompts different random
 // numbers, and equal ones the same. Without a seed of its own, request i gets
-// output i of splitmix64 started at the job's seed. Thread-safe.
+// output i of splitmix64 started at the job's seed, and of a line with several
+// prompts the p-th one but the first output p of one started at that.
+// Thread-safe.
 class RequestParser {
  public:
   struct Options {
@@ -45,7 +50,8 @@ class RequestParser {
     // The line's own custom_id or a generated one; "" if a bad line has none.
     std::string custom_id;
     std::optional<LineError> error;
-    Request request;  // without `job`; only if there is no error
+    // The whole line, without `job`; only if there is no error.
+    Request request;
   };
   // Parses a line of JSON; `index` counts lines from 0.
   Line ParseJson(absl::string_view text, int64_t index) const;
@@ -65,21 +71,39 @@ class RequestParser {
   // Whether prompts without an endpoint of their own become chats.
   bool chats() const { return defaults_.chat() || defaults_.has_system(); }
   std::optional<LineError> Parse(absl::string_view text, Line* line) const;
-  // Makes a whole request of a body.
+  struct Prompt {
+    std::string field;  // in the body, as "prompt[2]"
+    std::vector<int32_t> tokens;
+    std::string text;  // if it is kept
+  };
+  // Makes a whole line of a body.
   std::optional<LineError> Build(struct RequestBody& body,
                                  Request* request) const;
-  std::optional<LineError> BuildPrompt(struct RequestBody& body,
-                                       Request* request) const;
+  // Reads the prompts in the body, which needs them.
+  std::optional<LineError> BuildPrompts(const struct RequestBody& body,
+                                        const std::string& field,
+                                        absl::string_view need,
+                                        std::vector<Prompt>* prompts) const;
+  std::optional<LineError> BuildPrompt(const nlohmann::ordered_json& prompt,
+                                       const std::string& field, bool keep_text,
+                                       Prompt* out) const;
   std::optional<LineError> BuildChatPrompt(struct RequestBody& body,
-                                           Request* request) const;
+                                           std::vector<Prompt>* prompts) const;
+  std::optional<LineError> AddPrompts(const struct RequestBody& body,
+                                      std::vector<Prompt> prompts,
+                                      Request* request) const;
+  std::optional<LineError> SetEmbedding(const struct RequestBody& body,
+                                        const std::vector<Prompt>& prompts,
+                                        Request* request) const;
   std::optional<LineError> CheckLength(absl::string_view text,
                                        absl::string_view field) const;
   std::optional<LineError> EncodePrompt(absl::string_view text,
                                         absl::string_view field,
                                         bool add_special_tokens,
-                                        Request* request) const;
+                                        Prompt* prompt) const;
   std::optional<LineError> SetMaxTokens(const struct RequestBody& body,
-                                        Request* request) const;
+                                        const Prompt& of, Request* request,
+                                        RequestPart* part) const;
   // Stop strings that are special tokens become stop tokens, as a text has no
   // special tokens in it.
   std::optional<LineError> SetStops(struct RequestBody& body,

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
+#include "coordinator/jobs/results/embedding_format.h"
 
 namespace sluice {
 namespace {
@@ -233,41 +235,71 @@ std::string FormatLogprobs(const Request& request, const Generation& generation,
 
 }  // namespace
 
-std::string FormatAnswer(const Request& request, const Generation& generation,
-                         absl::string_view model, absl::Time created,
-                         TokenTexts* tokens) {
+namespace {
+
+// One prompt's answer among a completion's choices.
+std::string FormatChoice(const FinishedRequest& part, TokenTexts* tokens) {
+  const Request& request = part.request;
+  const Generation& generation = part.generation;
   const bool chat = request.endpoint == Endpoint::kChatCompletions;
-  std::string line = absl::StrCat(
-      "{\"id\":\"", Name("batch_req_", request.job, request.index),
-      "\",\"custom_id\":", Nullable(request.custom_id),
-      ",\"response\":{\"status_code\":200,\"request_id\":\"",
-      Name("req_", request.job, request.index), "\",\"body\":{\"id\":\"",
-      Name(chat ? "chatcmpl-" : "cmpl-", request.job, request.index),
-      "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
-      "\",\"created\":", absl::ToUnixSeconds(created),
-      ",\"model\":", Quote(model), ",\"choices\":[{\"index\":0,");
+  std::string choice = absl::StrCat("{\"index\":", request.part, ",");
   if (chat) {
-    absl::StrAppend(&line, "\"message\":{\"role\":\"assistant\",\"content\":",
+    absl::StrAppend(&choice, "\"message\":{\"role\":\"assistant\",\"content\":",
                     Quote(generation.text), "}");
   } else if (request.echo) {
-    absl::StrAppend(&line,
+    absl::StrAppend(&choice,
                     "\"text\":", Quote(request.prompt_text + generation.text));
   } else {
-    absl::StrAppend(&line, "\"text\":", Quote(generation.text));
+    absl::StrAppend(&choice, "\"text\":", Quote(generation.text));
   }
-  absl::StrAppend(&line, ",\"logprobs\":",
+  absl::StrAppend(&choice, ",\"logprobs\":",
                   request.sampling.logprobs < 0 ? "null"
                   : chat ? ChatLogprobs(generation, tokens)
                          : FormatLogprobs(request, generation, tokens));
-  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   absl::StrAppend(
-      &line, ",\"finish_reason\":\"",
+      &choice, ",\"finish_reason\":\"",
       generation.finish_reason == FinishReason::kStop ? "stop" : "length",
-      "\"}],\"usage\":{\"prompt_tokens\":", prompt_tokens,
-      ",\"completion_tokens\":", generation.generated,
-      ",\"total_tokens\":", prompt_tokens + generation.generated,
-      "}}},\"error\":null}");
-  return line;
+      "\"}");
+  return choice;
+}
+
+// The body of a completion.
+std::string FormatCompletion(const FinishedLine& line, absl::string_view model,
+                             absl::Time created, TokenTexts* tokens) {
+  const Request& request = line.front().request;
+  const bool chat = request.endpoint == Endpoint::kChatCompletions;
+  std::string body = absl::StrCat(
+      "{\"id\":\"",
+      Name(chat ? "chatcmpl-" : "cmpl-", request.job, request.index),
+      "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
+      "\",\"created\":", absl::ToUnixSeconds(created),
+      ",\"model\":", Quote(model), ",\"choices\":[");
+  int64_t prompt_tokens = 0, generated = 0;
+  for (const FinishedRequest& part : line) {
+    if (part.request.part > 0) body += ',';
+    body += FormatChoice(part, tokens);
+    prompt_tokens += std::ssize(part.request.prompt);
+    generated += part.generation.generated;
+  }
+  absl::StrAppend(&body, "],\"usage\":{\"prompt_tokens\":", prompt_tokens,
+                  ",\"completion_tokens\":", generated,
+                  ",\"total_tokens\":", prompt_tokens + generated, "}}");
+  return body;
+}
+
+}  // namespace
+
+std::string FormatAnswer(const FinishedLine& line, absl::string_view model,
+                         absl::Time created, TokenTexts* tokens) {
+  const Request& request = line.front().request;
+  return absl::StrCat(
+      "{\"id\":\"", Name("batch_req_", request.job, request.index),
+      "\",\"custom_id\":", Nullable(request.custom_id),
+      ",\"response\":{\"status_code\":200,\"request_id\":\"",
+      Name("req_", request.job, request.index), "\",\"body\":",
+      request.pools() ? FormatEmbeddings(line, Quote(model))
+                      : FormatCompletion(line, model, created, tokens),
+      "},\"error\":null}");
 }
 
 std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
@@ -304,40 +336,55 @@ LineError ErrorOfStatus(const absl::Status& status) {
           std::string(status.message()), ""};
 }
 
-StoredResult FormatResult(const FinishedRequest& finished,
-                          absl::string_view model, absl::Time created,
-                          int64_t max_bytes, TokenTexts* tokens) {
-  const Request& request = finished.request;
-  const Generation& generation = finished.generation;
+StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
+                          absl::Time created, int64_t max_bytes,
+                          TokenTexts* tokens) {
+  const Request& request = line.front().request;
   StoredResult result;
   result.job = request.job;
   result.index = request.index;
-  result.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  result.max_tokens = request.max_tokens;
+  int64_t generated = 0;
+  bool cut = false, cut_by_default = false;
+  const FinishedRequest* failed = nullptr;
+  for (const FinishedRequest& part : line) {
+    result.prompt_tokens += std::ssize(part.request.prompt);
+    result.max_tokens += MaxTokensOfLine(part.request);
+    generated += part.generation.generated;
+    const bool length = part.generation.finish_reason == FinishReason::kLength;
+    cut = cut || length;
+    cut_by_default =
+        cut_by_default || (length && part.request.max_tokens_by_default);
+    if (failed == nullptr && !part.generation.status.ok()) failed = &part;
+  }
   LineError error;
   int http_status = kRefused;
-  if (generation.status.ok()) {
-    result.line = FormatAnswer(request, generation, model, created, tokens);
+  if (failed == nullptr) {
+    result.line = FormatAnswer(line, model, created, tokens);
     const auto bytes = static_cast<int64_t>(result.line.size());
     if (bytes <= max_bytes) {
-      result.generation_tokens = generation.generated;
-      const bool stopped = generation.finish_reason == FinishReason::kStop;
-      result.outcome = stopped ? "stop" : "length";
-      result.cut_by_default = request.max_tokens_by_default && !stopped;
+      result.generation_tokens = generated;
+      result.outcome = cut ? "length" : "stop";
+      result.cut_by_default = cut_by_default;
       return result;
     }
     error = {"result_too_large",
              absl::StrCat("the answer takes ", bytes, " bytes, more than the ",
-                          max_bytes,
-                          " that are kept of one; ask for fewer logprobs or "
-                          "cut the prompt"),
+                          max_bytes, " that are kept of one; ask for ",
+                          request.pools()
+                              ? "fewer inputs in a line, or fewer dimensions"
+                              : "fewer logprobs or cut the prompt"),
              ""};
   } else {
-    error = ErrorOfStatus(generation.status);
-    http_status = absl::IsCancelled(generation.status) ? 0 : kFailed;
+    error = ErrorOfStatus(failed->generation.status);
+    http_status = absl::IsCancelled(failed->generation.status) ? 0 : kFailed;
+    if (line.size() > 1 && http_status != 0) {
+      error.param = absl::StrCat(request.pools() ? "input[" : "prompt[",
+                                 failed->request.part, "]");
+      error.message = absl::StrCat("\"", error.param, "\": ", error.message);
+    }
   }
-  result.kind = absl::IsCancelled(generation.status) ? ResultKind::kCancelled
-                                                     : ResultKind::kError;
+  const bool cancelled = http_status == 0;
+  result.kind = cancelled ? ResultKind::kCancelled : ResultKind::kError;
   result.line = FormatError(request.job, request.index, request.custom_id,
                             error, http_status, request.line);
   result.outcome = error.code;

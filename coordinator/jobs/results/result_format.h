@@ -16,7 +16,8 @@ namespace sluice {
 // Formats a result line, without its newline, in OpenAI's batch output format:
 //   {"id", "custom_id", "response": {"status_code", "request_id", "body"},
 //    "error": null}
-// with a chat.completion or text_completion as the body. Always valid UTF-8 and
+// with a chat.completion or text_completion as the body, with a choice for each
+// of the line's requests; or a list of embeddings. Always valid UTF-8 and
 // JSON on one line, for readers that know more ends of lines than "\n", too. An
 // infinite logprob becomes -9999, as OpenAI does. With echo, the
 // completion's logprobs begin with the prompt's tokens, those of the tokenizer
@@ -24,9 +25,8 @@ namespace sluice {
 // text_offset counts characters of the answer's text. Each token that usage
 // counts has its entry: that of an end-of-sequence token, which has no part in
 // the text, lies at the text's end.
-std::string FormatAnswer(const Request& request, const Generation& generation,
-                         absl::string_view model, absl::Time created,
-                         TokenTexts* tokens);
+std::string FormatAnswer(const FinishedLine& line, absl::string_view model,
+                         absl::Time created, TokenTexts* tokens);
 
 // HTTP's codes of a request that was refused, and of one that failed.
 inline constexpr int kRefused = 400, kFailed = 500;
@@ -44,9 +44,10 @@ std::string FormatError(JobId job, int64_t index, absl::string_view custom_id,
 LineError ErrorOfStatus(const absl::Status& status);
 
 // Formats the result for the store, with the line of an answer or an error,
-// without replays. An answer of more than `max_bytes` becomes an error.
-StoredResult FormatResult(const FinishedRequest& finished,
-                          absl::string_view model, absl::Time created,
-                          int64_t max_bytes, TokenTexts* tokens);
+// without replays. The error is that of the first request that has one. An
+// answer of more than `max_bytes` becomes an error.
+StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
+                          absl::Time created, int64_t max_bytes,
+                          TokenTexts* tokens);
 
 }  // namespace sluice

@@ -17,7 +17,7 @@ ResultWriter::ResultWriter(const Options& options, ResultSink* sink)
   thread_ = Thread("result-writer", [this] { Run(); });
 }
 
-void ResultWriter::Push(FinishedRequest finished) {
+void ResultWriter::Push(FinishedLine finished) {
   const int64_t bytes = MemoryBytes(finished);
   MutexLock lock(&mu_);
   bytes_ += bytes;

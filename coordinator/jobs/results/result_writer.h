@@ -20,7 +20,7 @@ namespace sluice {
 class ResultSink {
  public:
   virtual ~ResultSink() = default;
-  virtual StoredResult Format(FinishedRequest finished) = 0;
+  virtual StoredResult Format(FinishedLine finished) = 0;
   // Stores all results or, if it fails, none: the call is then repeated.
   virtual absl::Status Commit(absl::Span<const StoredResult> results) = 0;
   // Does one piece of background work; returns false when there is none. If it
@@ -53,7 +53,7 @@ class ResultWriter {
   ~ResultWriter() { Stop(); }
 
   // Never waits: the caller bounds the backlog.
-  void Push(FinishedRequest finished);
+  void Push(FinishedLine finished);
   Backlog backlog() const;
   // Waits while the backlog is long, unless StopWaiting was called: shutdown
   // must not wait for a full disk.
@@ -69,7 +69,7 @@ class ResultWriter {
 
  private:
   struct Item {
-    FinishedRequest finished;
+    FinishedLine finished;
     int64_t bytes;
   };
   void Run();

@@ -97,6 +97,25 @@ TEST_F(ProgressTest, KeepsTokensOfRequestsUntilTheyHaveResults) {
   EXPECT_EQ(Query("SELECT count(*) FROM progress"), 0);
 }
 
+TEST_F(ProgressTest, RequestsOfALineAreApart) {
+  const JobId job = Running(2);
+  StoredProgress second = {job, 1, 0, {7, 8}, {}, 5};
+  const StoredProgress first[] = {second, {job, 1, 0, {5}, {}}};
+  ASSERT_TRUE(store_->AddProgress("k", first).ok());
+  second.begin = 2;
+  second.tokens = {9};
+  ASSERT_TRUE(store_->AddProgress("k", {&second, 1}).ok());
+  Open();
+  const ReadProgress read = Read(job);
+  ASSERT_EQ(read.requests.size(), 2u);
+  EXPECT_EQ(read.requests[0].part, 0);
+  EXPECT_THAT(read.requests[0].tokens, ElementsAre(5));
+  EXPECT_EQ(read.requests[1].part, 5);
+  EXPECT_EQ(read.requests[1].index, 1);
+  EXPECT_THAT(read.requests[1].tokens, ElementsAre(7, 8, 9));
+  EXPECT_EQ(read.damaged + read.foreign, 0);
+}
+
 TEST_F(ProgressTest, KeepsLogprobsBitForBit) {
   const JobId job = Running(1);
   StoredProgress progress = {job, 0, 0, {3, 4}, {}};

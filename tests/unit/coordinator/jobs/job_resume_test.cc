@@ -90,6 +90,49 @@ TEST_F(JobResumeTest, WhatIsGivenBackKeepsItsTokens) {
   EXPECT_THAT((*taken)[1].known.tokens, IsEmpty());
 }
 
+TEST_F(JobResumeTest, EachRequestOfALineGoesOnFromItsOwnTokens) {
+  const std::string id =
+      Submit(R"({"prompt": ["a", "bc", "d"], "max_tokens": 10})"
+             "\n"
+             R"({"prompt": "e", "max_tokens": 10})")
+          ->id();
+  auto taken = manager->TakeRequests(2);
+  ASSERT_EQ(taken->size(), 3u);  // the line as a whole
+  NewTokens second = Tokens((*taken)[1], 0, 4);
+  second.part = 1;
+  Keep({second});
+  // That the third one ended is not kept.
+  manager->Complete((*taken)[2], Answer((*taken)[2]));
+  Reopen();
+  EXPECT_EQ(manager->KeptTokens(id)->tokens, 4);
+  taken = manager->TakeRequests(9);
+  ASSERT_EQ(taken->size(), 4u);
+  EXPECT_EQ((*taken)[0].part, 1);
+  EXPECT_EQ((*taken)[0].known.tokens.size(), 4u);
+  EXPECT_EQ(tokenizer.Decode((*taken)[0].prompt, true), "bc");
+  EXPECT_EQ((*taken)[1].part, 0);
+  EXPECT_THAT((*taken)[1].known.tokens, IsEmpty());
+  EXPECT_EQ((*taken)[2].part, 2);
+  EXPECT_EQ((*taken)[3].index, 1);
+  for (const Request& request : *taken) {
+    manager->Complete(request, Answer(request));
+  }
+  EXPECT_EQ(WaitForEnd(id).counts().completed(), 2);
+  EXPECT_EQ(Results(id)[0]["response"]["body"]["choices"].size(), 3u);
+}
+
+TEST_F(JobResumeTest, TokensOfAPartThatALineDoesNotHaveAreDropped) {
+  SubmitLengths({10});
+  auto taken = manager->TakeRequests(1);
+  NewTokens other = Tokens((*taken)[0], 0, 4);
+  other.part = 1;
+  Keep({other});
+  Reopen();
+  taken = manager->TakeRequests(1);
+  ASSERT_EQ(taken->size(), 1u);
+  EXPECT_THAT((*taken)[0].known.tokens, IsEmpty());
+}
+
 TEST_F(JobResumeTest, TokensComeWithTheClosingOfAManagerThatStoredNothing) {
   const std::string id = SubmitLengths({10});
   auto taken = manager->TakeRequests(1);

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/jobs/requests/request_codec.h"
 #include "coordinator/jobs/results/result_format.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
@@ -400,8 +399,8 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
        "invalid_request", "method", "got \"GET\""},
       {R"({"custom_id":"a","method":"POST","body":{"prompt":"x"}})",
        "missing_field", "url", "/v1/completions"},
-      {R"({"custom_id":"a","method":"POST","url":"/v1/embeddings","body":{}})",
-       "unknown_endpoint", "url", "got \"/v1/embeddings\""},
+      {R"({"custom_id":"a","method":"POST","url":"/v1/audio/speech","body":{}})",
+       "unknown_endpoint", "url", "got \"/v1/audio/speech\""},
       {R"({"custom_id":"a","method":"POST","url":"/v1/completions"})",
        "missing_field", "body", "missing"},
       {R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":3})",
@@ -480,8 +479,6 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {R"({"prompt":{"a":1}})", "invalid_request", "prompt", "an object"},
       {R"({"prompt":7})", "invalid_request", "prompt", "must be a string"},
       {R"({"prompt":[]})", "invalid_request", "prompt", "empty"},
-      {R"({"prompt":["a","b"]})", "unsupported", "prompt",
-       "2 prompts; give each a line"},
       {R"({"prompt":[1,259]})", "invalid_request", "prompt",
        "the token id 259; ids go from 0 to 258"},
       {R"({"prompt":[1,-1]})", "invalid_request", "prompt", "-1"},
@@ -729,54 +726,6 @@ TEST_F(RequestParserTest, AnyBytesGiveARequestOrAnError) {
     }
   }
   EXPECT_GT(good, 1000);
-}
-
-TEST(RequestCodecTest, RoundTrips) {
-  Request request;
-  request.endpoint = Endpoint::kChatCompletions;
-  request.max_tokens = 77;
-  request.sampling.temperature = 0.1f;
-  request.sampling.top_p = 0.9f;
-  request.sampling.min_p = 1e-7f;
-  request.sampling.top_k = 3;
-  request.sampling.repetition_penalty = 1.1f;
-  request.sampling.presence_penalty = -0.3f;
-  request.sampling.frequency_penalty = 1.7f;
-  request.sampling.logit_bias = {{5, -100.0f}, {7, 0.1f}};
-  request.sampling.seed = ~uint64_t{0} - 1;
-  request.sampling.logprobs = 0;
-  request.stop = {"a\n", "\xC3\xA9"};
-  request.stop_tokens = {7, 70000};
-  request.ignore_eos = true;
-  request.echo = true;
-  request.prompt_text = "";
-  Request back;
-  ASSERT_TRUE(DecodeRequestParams(EncodeRequestParams(request), &back).ok());
-  EXPECT_EQ(back.endpoint, request.endpoint);
-  EXPECT_EQ(back.max_tokens, 77);
-  EXPECT_EQ(back.sampling.temperature, 0.1f);
-  EXPECT_EQ(back.sampling.top_p, 0.9f);
-  EXPECT_EQ(back.sampling.min_p, 1e-7f);
-  EXPECT_EQ(back.sampling.top_k, 3);
-  EXPECT_EQ(back.sampling.repetition_penalty, 1.1f);
-  EXPECT_EQ(back.sampling.presence_penalty, -0.3f);
-  EXPECT_EQ(back.sampling.frequency_penalty, 1.7f);
-  EXPECT_EQ(back.sampling.logit_bias, request.sampling.logit_bias);
-  EXPECT_EQ(back.sampling.seed, request.sampling.seed);
-  EXPECT_EQ(back.sampling.logprobs, 0);
-  EXPECT_EQ(back.stop, request.stop);
-  EXPECT_EQ(back.stop_tokens, request.stop_tokens);
-  EXPECT_TRUE(back.ignore_eos);
-  EXPECT_TRUE(back.echo);
-}
-
-TEST(RequestCodecTest, DamagedParamsAreAnError) {
-  for (const char* text :
-       {"", "{", "[]", "{}", R"({"endpoint":"x","max_tokens":1,"seed":1})",
-        R"({"endpoint":"chat","max_tokens":"1","seed":1})"}) {
-    Request request;
-    EXPECT_TRUE(absl::IsDataLoss(DecodeRequestParams(text, &request))) << text;
-  }
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "coordinator/jobs/results/embedding_format.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
@@ -18,7 +19,7 @@ class ResultFormatTest : public testing::Test {
  protected:
   json Answer(const Request& request, const Generation& generation) {
     const std::string line =
-        FormatAnswer(request, generation, "test-model",
+        FormatAnswer({{request, generation}}, "test-model",
                      absl::FromUnixSeconds(1234), &tokens_);
     EXPECT_EQ(line.find('\n'), std::string::npos);
     return json::parse(line);
@@ -70,6 +71,75 @@ TEST_F(ResultFormatTest, Chat) {
                    "logprobs": null, "finish_reason": "stop"}],
       "usage": {"prompt_tokens": 5, "completion_tokens": 2,
                 "total_tokens": 7}}}})"));
+}
+
+TEST_F(ResultFormatTest, AChoiceForEachPromptOfALine) {
+  FinishedLine line(2);
+  line[0].request = line[1].request = MakeRequest(Endpoint::kCompletions);
+  line[1].request.part = 1;
+  line[1].request.prompt = {4};
+  line[0].generation.text = "one";
+  line[0].generation.generated = 3;
+  line[1].generation.text = "two";
+  line[1].generation.generated = 4;
+  line[1].generation.finish_reason = FinishReason::kLength;
+  line[1].request.max_tokens_by_default = true;
+  const json body = json::parse(
+      FormatAnswer(line, "m", absl::UnixEpoch(), &tokens_))["response"]["body"];
+  EXPECT_EQ(body["choices"], json::parse(R"([
+    {"index": 0, "text": "one", "logprobs": null, "finish_reason": "stop"},
+    {"index": 1, "text": "two", "logprobs": null,
+     "finish_reason": "length"}])"));
+  EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens": 6,
+    "completion_tokens": 7, "total_tokens": 13})"));
+  const StoredResult result =
+      FormatResult(line, "m", absl::UnixEpoch(), 1 << 20, &tokens_);
+  EXPECT_EQ(result.prompt_tokens, 6);
+  EXPECT_EQ(result.generation_tokens, 7);
+  EXPECT_EQ(result.outcome, "length");
+  EXPECT_TRUE(result.cut_by_default);
+}
+
+TEST_F(ResultFormatTest, Embeddings) {
+  FinishedLine line(2);
+  line[0].request = line[1].request = MakeRequest(Endpoint::kEmbeddings);
+  line[0].request.pooling = line[1].request.pooling = Pooling::kMean;
+  line[0].request.embedding.normalize = false;
+  line[1].request.embedding.normalize = false;
+  line[1].request.part = 1;
+  line[0].generation.pooled = {0.1f, -2, 1e-30f};
+  line[1].generation.pooled = {1, 2, 3};
+  EXPECT_EQ(FormatAnswer(line, "m", absl::UnixEpoch(), &tokens_),
+            R"({"id":"batch_req_3_7","custom_id":"mine","response":)"
+            R"({"status_code":200,"request_id":"req_3_7","body":)"
+            R"({"object":"list","data":[{"object":"embedding","index":0,)"
+            R"("embedding":[0.1,-2,1e-30]},{"object":"embedding","index":1,)"
+            R"("embedding":[1,2,3]}],"model":"m","usage":)"
+            R"({"prompt_tokens":10,"total_tokens":10}}},"error":null})");
+  const StoredResult small =
+      FormatResult(line, "m", absl::UnixEpoch(), 100, &tokens_);
+  EXPECT_EQ(small.outcome, "result_too_large");
+  EXPECT_NE(small.line.find("fewer inputs in a line"), std::string::npos);
+  line.resize(1);
+  line[0].request.embedding = {true, 2, true};
+  line[0].generation.pooled = {3, -4, 5};
+  const json body = json::parse(
+      FormatAnswer(line, "m", absl::UnixEpoch(), &tokens_))["response"]["body"];
+  // struct.pack("<2f", 0.6, -0.8)
+  EXPECT_EQ(body["data"][0]["embedding"], "mpkZP83MTL8=");
+}
+
+TEST(EmbeddingOfTest, IsCutFirstAndNormalizedThen) {
+  using testing::ElementsAre;
+  EXPECT_THAT(EmbeddingOf({3, 4, 12}, {true, 0, false}),
+              ElementsAre(3 / 13.0f, 4 / 13.0f, 12 / 13.0f));
+  EXPECT_THAT(EmbeddingOf({3, 4, 12}, {true, 2, false}),
+              ElementsAre(0.6f, 0.8f));
+  EXPECT_THAT(EmbeddingOf({3, 4, 12}, {false, 2, false}), ElementsAre(3, 4));
+  EXPECT_THAT(EmbeddingOf({0, 0}, {true, 0, false}), ElementsAre(0, 0));
+  // Squares of these are beyond float32.
+  EXPECT_THAT(EmbeddingOf({3e30f, 4e30f}, {true, 0, false}),
+              ElementsAre(testing::FloatEq(0.6f), testing::FloatEq(0.8f)));
 }
 
 Generation WithLogprobs() {
@@ -281,10 +351,10 @@ TEST_F(ResultFormatTest, NothingEndsALine) {
   request.echo = true;
   std::vector<std::string> lines = {
       FormatError(JobId(1), 0, ends, {"code", ends, ends}, kRefused),
-      FormatAnswer(request, generation, ends, absl::UnixEpoch(), &tokens_)};
+      FormatAnswer({{request, generation}}, ends, absl::UnixEpoch(), &tokens_)};
   request.endpoint = Endpoint::kChatCompletions;
   lines.push_back(
-      FormatAnswer(request, generation, ends, absl::UnixEpoch(), &tokens_));
+      FormatAnswer({{request, generation}}, ends, absl::UnixEpoch(), &tokens_));
   for (const std::string& line : lines) {
     for (const char* end : {"\u2028", "\u2029", "\u0085", "\x0b", "\x0c",
                             "\x1c", "\x1d", "\x1e", "\r", "\n"}) {
@@ -322,7 +392,7 @@ TEST_F(ResultFormatTest, NoTokensMelt) {
   generation.logprobs[1].logprob = -9;
   generation.logprobs[1].top = {{61, -1}, {62, -2}};
   const json line = json::parse(
-      FormatAnswer(request, generation, "m", absl::UnixEpoch(), &tokens));
+      FormatAnswer({{request, generation}}, "m", absl::UnixEpoch(), &tokens));
   const json& logprobs = line["response"]["body"]["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["tokens"], json::parse(R"(["same", ""])"));
   // A token's own text is its own entry, even where others are likelier.

@@ -26,9 +26,9 @@ class ResultWriterTest : public testing::Test, public ResultSink {
   // The writer's thread calls this object.
   void TearDown() override { writer_.reset(); }
 
-  StoredResult Format(FinishedRequest finished) override {
+  StoredResult Format(FinishedLine finished) override {
     StoredResult result;
-    result.index = finished.request.index;
+    result.index = finished.front().request.index;
     return result;
   }
 
@@ -71,7 +71,7 @@ class ResultWriterTest : public testing::Test, public ResultSink {
     FinishedRequest finished;
     finished.request.index = index;
     finished.generation.text = std::string(text_bytes, 'x');
-    writer_->Push(std::move(finished));
+    writer_->Push({std::move(finished)});
   }
 
   void Hold(bool held) {
