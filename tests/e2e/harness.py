@@ -225,8 +225,8 @@ def write_lines(path, lines):
 
 
 def answers(results):
-    """Returns what must not depend on where and how a request ran: by custom_id, the choices and
-    token counts, or the error."""
+    """Returns what must not depend on where and how a request ran: by custom_id, the choices or
+    embeddings and token counts, or the error."""
     out = {}
     for result in results:
         assert result["custom_id"] not in out, f"two results: {result['custom_id']}"
@@ -234,7 +234,7 @@ def answers(results):
             out[result["custom_id"]] = result["error"]
         else:
             body = result["response"]["body"]
-            out[result["custom_id"]] = (body["choices"], body["usage"])
+            out[result["custom_id"]] = (body.get("choices", body.get("data")), body["usage"])
     return out
 
 

@@ -1,7 +1,7 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
     python make_golden.py [tokenizers] [families] [prefix_space] [special_tokens] [chat] [requests]
-                          [models] [logits] [scores] [quant] [kv_quant]
+                          [models] [logits] [scores] [embeddings] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt (the families others, see README.md), Debian's bible-kjv, and for what the trained models say
@@ -23,6 +23,7 @@ PARTS = {
     "models": "make_models",
     "logits": "make_logits",
     "scores": "make_scores",
+    "embeddings": "make_embeddings",
     "quant": "make_quant_golden",
     "kv_quant": "make_kv_quant_golden",
 }
