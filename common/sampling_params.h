@@ -9,6 +9,12 @@ namespace sluice {
 // The most likely tokens that a request may ask for beside each token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
 
+// A bias that only Sluice's own requests have, as those of users end at 100.
+// Tokens that have it in SamplingParams::logit_bias are told as the top ones,
+// instead of the likeliest, if logprobs > 0: so the log-probabilities of given
+// tokens are known, however small, and take the room of biases in a plan.
+inline constexpr float kToldTokenBias = 1000;
+
 // The parameters by which the last stage samples one request's tokens. The
 // defaults mean greedy sampling of unaltered logits. Order of application:
 // penalties and logit bias, then temperature, then top-k, top-p, min-p.

@@ -1,11 +1,29 @@
 #include "runtime/sample/sampler.h"
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "runtime/sample/distribution.h"
 #include "runtime/sample/philox.h"
 
 namespace sluice {
+namespace {
+
+// Puts the tokens with kToldTokenBias, if there are any, in place of the top
+// ones.
+void TellTokens(const SamplingParams& params, std::span<const float> logits,
+                double log_sum_exp, std::vector<TokenLogprob>* top) {
+  if (params.logprobs <= 0) return;
+  bool told = false;
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (bias != kToldTokenBias) continue;
+    if (!std::exchange(told, true)) top->clear();
+    top->push_back({token, static_cast<float>(logits[token] - log_sum_exp)});
+  }
+}
+
+}  // namespace
 
 Sampler::Sampler(const SamplingParams& params, int32_t prompt_tokens)
     : params_(params), prompt_tokens_(prompt_tokens) {}
@@ -65,8 +83,10 @@ SampledToken Sampler::Sample(std::span<float> logits, int32_t position,
     const Peak peak = FindPeak(logits, scratch);
     if (peak.token < 0) return result;
     log_sum_exp = LogSumExp(logits, peak, scratch);
-    if (params_.logprobs > 0)
+    if (params_.logprobs > 0) {
       result.top = TopLogprobs(logits, params_.logprobs, log_sum_exp, scratch);
+    }
+    TellTokens(params_, logits, log_sum_exp, &result.top);
   }
 
   scratch.changed.clear();

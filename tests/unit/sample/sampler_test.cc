@@ -58,6 +58,24 @@ TEST(SamplerTest, NoTokenWhenPenaltiesOverflow) {
   EXPECT_THAT(result.top, IsEmpty());
 }
 
+// Their biases change neither the log-probabilities nor whom they compare.
+TEST(SamplerTest, ToldTokensAreTheTopOnes) {
+  const std::vector<float> logits = {0, 8, 3, -9};
+  const SampledToken likeliest = SampleOnce({.logprobs = 4}, logits);
+  const SampledToken result = SampleOnce(
+      {.logit_bias = {{3, kToldTokenBias}, {0, kToldTokenBias}, {1, 2}},
+       .logprobs = 2},
+      logits);
+  EXPECT_EQ(result.token, 0);
+  ASSERT_THAT(result.top, SizeIs(2));
+  EXPECT_EQ(result.top[0].token, 3);
+  EXPECT_EQ(result.top[1].token, 0);
+  EXPECT_EQ(result.top[0].logprob, likeliest.top[3].logprob);
+  EXPECT_EQ(result.top[1].logprob, likeliest.top[2].logprob);
+  EXPECT_THAT(SampleOnce({.logit_bias = {{3, kToldTokenBias}}}, logits).top,
+              IsEmpty());
+}
+
 TEST(SamplerTest, SeedAndPositionDecide) {
   std::vector<float> logits(1000);
   for (int i = 0; i < 1000; ++i) logits[i] = static_cast<float>(i % 7);
