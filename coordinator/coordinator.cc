@@ -188,6 +188,7 @@ absl::StatusOr<std::map<std::string, std::string>> Coordinator::Facts() {
                                      : options_.served_model_name;
   facts["--generation-config"] = options_.generation_config ? "auto" : "none";
   facts["--max-model-len"] = absl::StrCat(options_.max_model_len);
+  facts["--score-tokens"] = options_.score_tokens;
   facts["--load-format"] = options_.dummy_weights ? "dummy" : "auto";
   const absl::string_view dtype = DTypeName(policy_->dtype);
   facts["--dtype"] = std::string(dtype.data(), dtype.size());
@@ -284,6 +285,8 @@ absl::Status Coordinator::OpenModel() {
   } else {
     return tokenizer.status();
   }
+  SLUICE_ASSIGN_OR_RETURN(score_tokens_,
+                          FindScoreTokens(options_.score_tokens, *tokenizer_));
   auto chat_template = ChatTemplate::Load(options_.model_dir);
   if (chat_template.ok()) {
     chat_template_ = *std::move(chat_template);
@@ -450,7 +453,8 @@ absl::Status Coordinator::OpenJobs() {
                    .model = model_.get(),
                    .tokenizer = tokenizer_.get(),
                    .chat_template = chat_template_.get(),
-                   .no_chat_template = no_chat_template_};
+                   .no_chat_template = no_chat_template_,
+                   .score_tokens = score_tokens_};
   jobs.clock = Clock::Real();
   jobs.metrics = options_.metrics;
   jobs.answer_key = AnswerKey();

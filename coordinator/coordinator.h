@@ -82,6 +82,9 @@ class Coordinator {
     // default_positions.
     int32_t positions_cap = 0;
     int32_t default_max_tokens = kDefaultMaxTokens;
+    // "NO,YES": the tokens with which a reranker answers; "": as the model's
+    // files say.
+    std::string score_tokens;
     bool refill = true;  // false: a block refills only when all ended
     // If false, each sequence's maximum KV cache is reserved at its start.
     bool kv_by_need = true;
@@ -170,7 +173,8 @@ class Coordinator {
   AnswerEnds ends_;
   std::unique_ptr<ChatTemplate> chat_template_;  // null if there is none
   std::string no_chat_template_;  // error of an unusable template
-  std::string fingerprint_;       // "" without weights
+  ScoreTokens score_tokens_;
+  std::string fingerprint_;  // "" without weights
   const std::unique_ptr<Policy> policy_;
   std::vector<Plan> plans_;  // the user's, of each pipeline; none: not given
   // The jobs call the dispatcher as long as they live. The dispatcher uses them

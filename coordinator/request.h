@@ -17,7 +17,13 @@ namespace sluice {
 // The max_tokens of a request if it, its job and its model have none.
 inline constexpr int32_t kDefaultMaxTokens = 128;
 
-enum class Endpoint { kChatCompletions, kCompletions, kEmbeddings };
+enum class Endpoint {
+  kChatCompletions,
+  kCompletions,
+  kEmbeddings,
+  kScore,
+  kRerank,
+};
 
 // Tokens of an answer, in the order in which they were sampled.
 struct AnswerTokens {
@@ -32,12 +38,29 @@ struct EmbeddingParams {
   bool base64 = false;     // of float32, little-endian; else a list of numbers
 };
 
+// Tokens of which a reranker says one behind a query and a document.
+struct ScoreTokens {
+  int32_t yes = -1;
+  int32_t no = -1;
+};
+
+// What becomes of a line that compares queries with documents. With tokens,
+// each part is a pair, and its score the probability of `yes` against `no`.
+// Without, the parts are the queries, one or as many as the documents, and
+// behind them the documents, all embedded; a score is their cosine.
+struct ScoreParams {
+  ScoreTokens tokens;
+  int32_t queries = 0;     // among the parts, if these are embedded
+  int32_t top_n = 0;       // the best of a reranking; 0: all
+  bool documents = false;  // their texts, which are the parts', are told
+};
+
 // What the parts of a line do not share.
 struct RequestPart {
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;
   uint64_t seed = 0;
-  std::string prompt_text;  // only if echo
+  std::string prompt_text;  // only if echo or score.documents
 };
 
 // One validated request of a job, ready to be generated; or a whole line of
@@ -60,11 +83,12 @@ struct Request {
   std::vector<int32_t> stop_tokens;    // end the answer, as no part of it
   bool ignore_eos = false;
   bool echo = false;        // completions: text starts with the prompt
-  std::string prompt_text;  // only if echo
+  std::string prompt_text;  // only if echo or score.documents
   // Of embeddings: nothing is sampled, and the prompt's hidden states are
   // pooled.
   Pooling pooling = Pooling::kNone;
   EmbeddingParams embedding;
+  ScoreParams score;
   // Of a whole line with several parts: these, whose prompts are in `prompt`,
   // one behind the other. Of a request: its place among the line's.
   std::vector<RequestPart> parts;
@@ -80,6 +104,9 @@ struct Request {
   // Whether the prompt's tokens are scored, too.
   bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
   bool pools() const { return pooling != Pooling::kNone; }
+  bool scores() const {
+    return endpoint == Endpoint::kScore || endpoint == Endpoint::kRerank;
+  }
 };
 
 // Makes requests of a line: itself, if it has no parts. kDataLoss if its parts

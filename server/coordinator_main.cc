@@ -85,6 +85,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c.AddGenerationConfig(&app);
+  c.AddScoreTokens(&app);
   app.add_option("--gbs", options.gbs, "sequences in a micro-batch");
   c.AddLinkDType(&app);
   c.AddNumMicrobatches(&app);

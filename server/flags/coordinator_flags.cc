@@ -106,6 +106,15 @@ CLI::Option* CoordinatorFlags::AddReserveKv(CLI::App* app) {
       "on, instead of sharing it by need");
 }
 
+CLI::Option* CoordinatorFlags::AddScoreTokens(CLI::App* app) {
+  return app
+      ->add_option("--score-tokens", options.score_tokens,
+                   "the two tokens with which a reranker answers /v1/score and "
+                   "/v1/rerank, "
+                   "as no,yes; default: as the model's files say")
+      ->type_name("NO,YES");
+}
+
 absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read(
     ModelFiles files) const {
   if (model.empty()) {

@@ -30,6 +30,7 @@ struct CoordinatorFlags {
   CLI::Option* AddPolicy(CLI::App* app);
   CLI::Option* AddReplicas(CLI::App* app);
   CLI::Option* AddReserveKv(CLI::App* app);
+  CLI::Option* AddScoreTokens(CLI::App* app);
 
   // Returns `options` with the other flags' values. kInvalidArgument for a
   // value out of its range; the errors of FindModel for a model of which

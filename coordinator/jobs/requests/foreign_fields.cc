@@ -9,8 +9,9 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4;
-constexpr int kAll = kBoth | kEmbeddings;
+constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4,
+              kScores = 8;
+constexpr int kAll = kBoth | kEmbeddings | kScores;
 
 constexpr char kAny[] = "any";  // no value changes an answer
 constexpr char kBeams[] = "answers are sampled, and there are no beams";
@@ -119,6 +120,8 @@ constexpr Field kFields[] = {
     {"top_logprobs", kCompletions, "[0]", "say it as \"logprobs\": N"},
     {"truncate_prompt_tokens", kAll, "[]", "shorten the prompt"},
     {"typical_p", kBoth, "[1]", "\"top_p\" and \"min_p\" are there instead"},
+    {"use_activation", kScores, "[true]",
+     "scores are probabilities, or cosines of embeddings"},
     {"use_activation", kEmbeddings, "[]",
      "the model's files say whether its embeddings are normalized"},
     {"use_beam_search", kBoth, "[false]", kBeams},
@@ -145,7 +148,8 @@ std::optional<std::string> ForeignFieldAsks(absl::string_view name,
                                             const json& value) {
   const int wanted = endpoint == Endpoint::kChatCompletions ? kChat
                      : endpoint == Endpoint::kCompletions   ? kCompletions
-                                                            : kEmbeddings;
+                     : endpoint == Endpoint::kEmbeddings    ? kEmbeddings
+                                                            : kScores;
   const auto* const field =
       std::find_if(std::begin(kFields), std::end(kFields), [&](const Field& f) {
         return f.name == name && (f.endpoints & wanted) != 0;

@@ -17,7 +17,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4;
-constexpr int kAll = kBoth | kEmbeddings;
+constexpr int kScore = 8, kRerank = 16;
+constexpr int kAll = kBoth | kEmbeddings | kScore | kRerank;
 
 // An endpoint's flag among those of a field, and its name in messages.
 struct EndpointName {
@@ -33,6 +34,10 @@ EndpointName NameOf(Endpoint endpoint) {
       return {kCompletions, "completions"};
     case Endpoint::kEmbeddings:
       return {kEmbeddings, "embeddings"};
+    case Endpoint::kScore:
+      return {kScore, "score"};
+    case Endpoint::kRerank:
+      return {kRerank, "rerank"};
   }
   return {};
 }
@@ -133,6 +138,11 @@ class BodyReader {
   bool TopK(const json& v);
   bool LogitBias(const json& v);
   bool Seed(const json& v);
+  // A text, or a list of texts.
+  template <auto kMember>
+  bool Texts(const json& v);
+  bool Instruction(const json& v);
+  bool TopN(const json& v);
   bool Dimensions(const json& v);
   bool EncodingFormat(const json& v);
   bool Stop(const json& v);
@@ -170,6 +180,8 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
     {"dimensions", kEmbeddings, &BodyReader::Dimensions},
     {"documents", kChat, &BodyReader::Objects<&BodyReader::documents_>},
+    {"documents", kScore | kRerank,
+     &BodyReader::Texts<&RequestBody::documents>},
     {"echo", kCompletions, &BodyReader::Flag<&RequestBody::echo>},
     {"encoding_format", kEmbeddings, &BodyReader::EncodingFormat},
     {"frequency_penalty", kBoth,
@@ -177,6 +189,7 @@ const BodyReader::Field BodyReader::kFields[] = {
                          kAlterationPenalties>},
     {"ignore_eos", kBoth, &BodyReader::Flag<&RequestBody::ignore_eos>},
     {"input", kEmbeddings, &BodyReader::Value<&RequestBody::prompt>},
+    {"instruction", kScore | kRerank, &BodyReader::Instruction},
     {"logit_bias", kBoth, &BodyReader::LogitBias},
     {"logprobs", kChat, &BodyReader::OwnFlag<&BodyReader::chat_logprobs_>},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
@@ -192,11 +205,15 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"presence_penalty", kBoth,
      &BodyReader::Number<&RequestBody::presence_penalty, kAlterationPenalties>},
     {"prompt", kCompletions, &BodyReader::Value<&RequestBody::prompt>},
+    {"queries", kScore, &BodyReader::Texts<&RequestBody::queries>},
+    {"query", kRerank, &BodyReader::Texts<&RequestBody::queries>},
     {"reasoning_effort", kChat, &BodyReader::ReasoningEffort},
     {"repetition_penalty", kBoth,
      &BodyReader::Number<&RequestBody::repetition_penalty,
                          kRepetitionPenalties>},
     {"response_format", kBoth, &BodyReader::ResponseFormat},
+    {"return_documents", kRerank,
+     &BodyReader::Flag<&RequestBody::return_documents>},
     {"seed", kBoth, &BodyReader::Seed},
     {"service_tier", kAll, &BodyReader::Ignored},
     {"stop", kBoth, &BodyReader::Stop},
@@ -205,10 +222,13 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"stream", kBoth, &BodyReader::Stream},
     {"temperature", kBoth,
      &BodyReader::Number<&RequestBody::temperature, kTemperatures>},
+    {"text_1", kScore, &BodyReader::Texts<&RequestBody::queries>},
+    {"text_2", kScore, &BodyReader::Texts<&RequestBody::documents>},
     {"tool_choice", kChat, &BodyReader::ToolChoice},
     {"tools", kChat, &BodyReader::Objects<&BodyReader::tools_>},
     {"top_k", kBoth, &BodyReader::TopK},
     {"top_logprobs", kChat, &BodyReader::TopLogprobs},
+    {"top_n", kRerank, &BodyReader::TopN},
     {"top_p", kBoth, &BodyReader::Number<&RequestBody::top_p, kTopPs>},
     {"user", kAll, &BodyReader::Ignored},
 };
@@ -359,6 +379,44 @@ bool BodyReader::LogitBias(const json& v) {
     if (!Number(value, kBiases, &bias)) return false;
     body_->logit_bias.emplace_back(id, bias);
   }
+  return true;
+}
+
+template <auto kMember>
+bool BodyReader::Texts(const json& v) {
+  constexpr absl::string_view kMustBe = "a string, or a list of strings";
+  std::vector<std::string>& texts = body_->*kMember;
+  if (!texts.empty()) {
+    return Fail("invalid_request",
+                absl::StrCat("\"", field_,
+                             "\" is there under another name, too; give only "
+                             "one"));
+  }
+  if (v.is_string()) {
+    texts.push_back(v.get<std::string>());
+    return true;
+  }
+  if (!v.is_array() || v.empty()) return Wrong(kMustBe, v);
+  for (const json& text : v) {
+    if (!text.is_string()) return Wrong(kMustBe, text);
+    texts.push_back(text.get<std::string>());
+  }
+  return true;
+}
+
+bool BodyReader::Instruction(const json& v) {
+  if (!v.is_string()) return Wrong("a string", v);
+  body_->instruction = v.get<std::string>();
+  return true;
+}
+
+bool BodyReader::TopN(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, 0, std::numeric_limits<int32_t>::max(),
+               "an integer of at least 1, or 0 for all", &value)) {
+    return false;
+  }
+  body_->top_n = static_cast<int32_t>(value);
   return true;
 }
 

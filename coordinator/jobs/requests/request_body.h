@@ -50,6 +50,12 @@ struct RequestBody {
 
   int32_t dimensions = 0;  // 0: all
   bool base64 = false;     // encoding_format
+
+  std::vector<std::string> queries;    // and text_1
+  std::vector<std::string> documents;  // and text_2, of scores
+  std::optional<std::string> instruction;
+  int32_t top_n = 0;
+  bool return_documents = true;
 };
 
 // Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,

@@ -17,6 +17,8 @@ constexpr std::pair<Endpoint, const char*> kEndpoints[] = {
     {Endpoint::kChatCompletions, "chat"},
     {Endpoint::kCompletions, "completions"},
     {Endpoint::kEmbeddings, "embeddings"},
+    {Endpoint::kScore, "score"},
+    {Endpoint::kRerank, "rerank"},
 };
 
 // The text has the float as the equal double, which preserves it exactly.
@@ -65,9 +67,17 @@ std::string EncodeRequestParams(const Request& request) {
     params["dimensions"] = request.embedding.dimensions;
     params["base64"] = request.embedding.base64;
   }
+  if (request.scores()) {
+    const ScoreParams& score = request.score;
+    params["score"] = {score.tokens.yes, score.tokens.no, score.queries,
+                       score.top_n, score.documents};
+    if (score.documents) params["document"] = request.prompt_text;
+  }
   for (const RequestPart& part : request.parts) {
     json entry = {part.prompt_tokens, part.max_tokens, part.seed};
-    if (request.echo) entry.push_back(part.prompt_text);
+    if (request.echo || request.score.documents) {
+      entry.push_back(part.prompt_text);
+    }
     params["parts"].push_back(std::move(entry));
   }
   return params.dump();
@@ -120,12 +130,26 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       params.at("dimensions").get_to(request->embedding.dimensions);
       params.at("base64").get_to(request->embedding.base64);
     }
+    if (request->scores()) {
+      const json& entry = params.at("score");
+      ScoreParams& score = request->score;
+      entry.at(0).get_to(score.tokens.yes);
+      entry.at(1).get_to(score.tokens.no);
+      entry.at(2).get_to(score.queries);
+      entry.at(3).get_to(score.top_n);
+      entry.at(4).get_to(score.documents);
+      if (score.documents) {
+        params.at("document").get_to(request->prompt_text);
+      }
+    }
     for (const json& entry : params.value("parts", json::array())) {
       RequestPart& part = request->parts.emplace_back();
       entry.at(0).get_to(part.prompt_tokens);
       entry.at(1).get_to(part.max_tokens);
       entry.at(2).get_to(part.seed);
-      if (request->echo) entry.at(3).get_to(part.prompt_text);
+      if (request->echo || request->score.documents) {
+        entry.at(3).get_to(part.prompt_text);
+      }
     }
   } catch (const json::exception& error) {
     return DataLoss("stored parameters are damaged: ",

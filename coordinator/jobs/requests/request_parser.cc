@@ -28,6 +28,8 @@ constexpr std::pair<const char*, Endpoint> kEndpoints[] = {
     {kChatUrl, Endpoint::kChatCompletions},
     {kCompletionsUrl, Endpoint::kCompletions},
     {kEmbeddingsUrl, Endpoint::kEmbeddings},
+    {"/v1/score", Endpoint::kScore},
+    {"/v1/rerank", Endpoint::kRerank},
 };
 
 // Returns the urls for messages.
@@ -55,8 +57,6 @@ constexpr size_t kMaxCustomIdBytes = 512;
 // Bytes of a long text that are tokenized per position of the model.
 constexpr size_t kBytesToLookAt = 32;
 constexpr size_t kMaxUtf8Bytes = 4;
-// Prompts, or texts to be embedded, of a line: OpenAI's limit of these.
-constexpr size_t kMaxLinePrompts = 2048;
 // Numbers of a line's embeddings, which take some 13 bytes each as text.
 constexpr int64_t kMaxLineValues = 8 << 20;
 
@@ -301,12 +301,18 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   auto error =
       request->endpoint == Endpoint::kChatCompletions
           ? BuildChatPrompt(body, &prompts)
+      : request->scores() ? BuildScores(body, &prompts, request)
       : request->endpoint == Endpoint::kEmbeddings
           ? BuildPrompts(body, "input", "embeddings need it", &prompts)
           : BuildPrompts(body, "prompt", "completions need one", &prompts);
   if (error) return error;
-  if (request->endpoint == Endpoint::kEmbeddings) {
+  const bool embeds = request->scores()
+                          ? request->score.tokens.yes < 0
+                          : request->endpoint == Endpoint::kEmbeddings;
+  if (embeds) {
     if ((error = SetEmbedding(body, prompts, request))) return error;
+  } else if (request->scores()) {
+    SetScoring(request);
   } else {
     if ((error = SetStops(body, request))) return error;
     SetSampling(body, request);
@@ -331,7 +337,9 @@ std::optional<LineError> RequestParser::AddPrompts(const RequestBody& body,
                   : i == 0  ? own_seed
                             : SplitMix64(own_seed, i);
     }
-    if (request->echo) part.prompt_text = std::move(prompt.text);
+    if (request->echo || request->score.documents) {
+      part.prompt_text = std::move(prompt.text);
+    }
     request->prompt.insert(request->prompt.end(), prompt.tokens.begin(),
                            prompt.tokens.end());
     request->parts.push_back(std::move(part));
@@ -390,7 +398,9 @@ std::optional<LineError> RequestParser::SetEmbedding(
         prompt.field};
   }
   request->pooling = config->pooling;
-  request->embedding = {config->normalize, body.dimensions, body.base64};
+  // Cosines are of normalized vectors.
+  request->embedding = {config->normalize || request->scores(), body.dimensions,
+                        body.base64};
   return std::nullopt;
 }
 

@@ -16,10 +16,19 @@
 
 namespace sluice {
 
+// Prompts, or texts to be embedded, of a line: OpenAI's limit of these.
+inline constexpr size_t kMaxLinePrompts = 2048;
+
+// Finds the tokens that "no,yes" names; none, if it is "". kInvalidArgument
+// says what it lacks, and names --score-tokens.
+absl::StatusOr<ScoreTokens> FindScoreTokens(absl::string_view no_and_yes,
+                                            const Tokenizer& tokenizer);
+
 // Turns the lines of one job into requests. JSONL lines are in OpenAI's batch
 // form
 //   {"custom_id": ..., "method": "POST", "url": "/v1/chat/completions",
-//    "/v1/completions" or "/v1/embeddings", "body": {...}}
+//    "/v1/completions", "/v1/embeddings", "/v1/score" or "/v1/rerank",
+//    "body": {...}}
 // or in the short form, which is a body with `prompt` or `messages` and maybe a
 // custom_id. Without a custom_id a line gets "line-<number>". A list of
 // prompts, or of texts to be embedded, makes a line of several requests.
@@ -43,6 +52,7 @@ class RequestParser {
     const Tokenizer* tokenizer = nullptr;
     const ChatTemplate* chat_template = nullptr;  // null: chat is an error
     std::string no_chat_template;  // why it is null; "": the model has none
+    ScoreTokens score_tokens;      // of a reranker; -1: as its files say
   };
   RequestParser(Options options, v1::RequestDefaults defaults);
 
@@ -89,6 +99,21 @@ class RequestParser {
                                        Prompt* out) const;
   std::optional<LineError> BuildChatPrompt(struct RequestBody& body,
                                            std::vector<Prompt>* prompts) const;
+  // How queries and documents are compared.
+  struct ScoreKind {
+    ScoreTokens tokens;        // -1: by their embeddings
+    bool by_template = false;  // which knows the roles query and document
+  };
+  // An error says why they can't be, and what to do.
+  absl::StatusOr<ScoreKind> FindScoreKind() const;
+  std::optional<LineError> BuildScores(struct RequestBody& body,
+                                       std::vector<Prompt>* prompts,
+                                       Request* request) const;
+  absl::StatusOr<std::string> PairText(
+      const ScoreKind& kind, const std::string& query,
+      const std::string& document,
+      const std::optional<std::string>& instruction) const;
+  void SetScoring(Request* request) const;
   std::optional<LineError> AddPrompts(const struct RequestBody& body,
                                       std::vector<Prompt> prompts,
                                       Request* request) const;

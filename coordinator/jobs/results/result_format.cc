@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -15,6 +16,7 @@
 #include "common/text/text.h"
 #include "common/text/utf8.h"
 #include "coordinator/jobs/results/embedding_format.h"
+#include "coordinator/jobs/results/scores.h"
 
 namespace sluice {
 namespace {
@@ -237,6 +239,49 @@ std::string FormatLogprobs(const Request& request, const Generation& generation,
 
 namespace {
 
+// The body of an answer of /v1/score or /v1/rerank, as vLLM has them.
+std::string FormatScores(const FinishedLine& line, absl::string_view model,
+                         absl::Time created) {
+  const Request& request = line.front().request;
+  const bool reranks = request.endpoint == Endpoint::kRerank;
+  const std::vector<double> scores = ScoresOf(line);
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (reranks) {
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    if (request.score.top_n > 0) {
+      order.resize(std::min<size_t>(order.size(), request.score.top_n));
+    }
+  }
+  std::string body = absl::StrCat(
+      "{\"id\":\"",
+      Name(reranks ? "rerank-" : "score-", request.job, request.index),
+      reranks ? "\"" : "\",\"object\":\"list\"",
+      ",\"created\":", absl::ToUnixSeconds(created),
+      ",\"model\":", Quote(model), reranks ? ",\"results\":[" : ",\"data\":[");
+  for (const size_t i : order) {
+    if (body.back() != '[') body += ',';
+    absl::StrAppend(&body, "{\"index\":", i);
+    if (request.score.documents) {
+      absl::StrAppend(
+          &body, ",\"document\":{\"text\":",
+          Quote(line[request.score.queries + i].request.prompt_text), "}");
+    }
+    body +=
+        reranks ? ",\"relevance_score\":" : ",\"object\":\"score\",\"score\":";
+    AppendNumber(static_cast<float>(scores[i]), &body);
+    body += '}';
+  }
+  int64_t prompt_tokens = 0;
+  for (const FinishedRequest& part : line) {
+    prompt_tokens += std::ssize(part.request.prompt);
+  }
+  absl::StrAppend(&body, "],\"usage\":{\"prompt_tokens\":", prompt_tokens,
+                  ",\"total_tokens\":", prompt_tokens, "}}");
+  return body;
+}
+
 // One prompt's answer among a completion's choices.
 std::string FormatChoice(const FinishedRequest& part, TokenTexts* tokens) {
   const Request& request = part.request;
@@ -297,8 +342,9 @@ std::string FormatAnswer(const FinishedLine& line, absl::string_view model,
       "\",\"custom_id\":", Nullable(request.custom_id),
       ",\"response\":{\"status_code\":200,\"request_id\":\"",
       Name("req_", request.job, request.index), "\",\"body\":",
-      request.pools() ? FormatEmbeddings(line, Quote(model))
-                      : FormatCompletion(line, model, created, tokens),
+      request.scores()  ? FormatScores(line, model, created)
+      : request.pools() ? FormatEmbeddings(line, Quote(model))
+                        : FormatCompletion(line, model, created, tokens),
       "},\"error\":null}");
 }
 
@@ -355,6 +401,7 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
     cut_by_default =
         cut_by_default || (length && part.request.max_tokens_by_default);
     if (failed == nullptr && !part.generation.status.ok()) failed = &part;
+    if (request.scores()) cut = cut_by_default = false;  // its one token
   }
   LineError error;
   int http_status = kRefused;
@@ -378,7 +425,9 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
     error = ErrorOfStatus(failed->generation.status);
     http_status = absl::IsCancelled(failed->generation.status) ? 0 : kFailed;
     if (line.size() > 1 && http_status != 0) {
-      error.param = absl::StrCat(request.pools() ? "input[" : "prompt[",
+      error.param = absl::StrCat(request.scores()  ? "text["
+                                 : request.pools() ? "input["
+                                                   : "prompt[",
                                  failed->request.part, "]");
       error.message = absl::StrCat("\"", error.param, "\": ", error.message);
     }

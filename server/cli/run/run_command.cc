@@ -404,6 +404,7 @@ void AddRunCommand(CLI::App* app, StopSignals* signals, Command* chosen) {
   auto flags = std::make_shared<RunFlags>();
   cmd->group(kAloneCommands);
   flags->cluster.AddTo(cmd);
+  flags->cluster.coordinator.AddScoreTokens(cmd);
   flags->job.AddTo(cmd);
   cmd->add_option("-o,--output,--output-file", flags->output,
                   "results, in input order, as JSON lines, or, in *.csv and "
