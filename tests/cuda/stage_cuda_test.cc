@@ -104,6 +104,51 @@ TEST_P(StageCudaTest, SameTokensWhereverThingsLie) {
   }
 }
 
+// Hidden states that are pooled come from the device, and are the CPU's but for
+// the order of sums.
+TEST_P(StageCudaTest, PooledVectorsAreTheCpus) {
+  constexpr int32_t kTokens = 200;
+  const auto pool = [&](uint64_t device_bytes, int32_t chunk) {
+    StageChain::Options options;
+    options.policy = With("");
+    options.policy.max_step_tokens = 256;
+    options.observe_logits = false;
+    options.device_bytes = device_bytes;
+    options.device = {BackendKind::kCuda};
+    if (device_bytes == 0) options.device = {};
+    auto chain = StageChain::Create(spec_, RandomSource(3), options);
+    EXPECT_TRUE(chain.ok()) << chain.status();
+    StepResult result;
+    for (int32_t start = 0; chain.ok() && start < kTokens; start += chunk) {
+      const int32_t n = std::min(chunk, kTokens - start);
+      StepPlan plan;
+      plan.step = start;
+      if (start == 0) {
+        plan.admit = {{SequenceId(1), kTokens, kTokens, {}, Pooling::kMean}};
+      }
+      MicroBatch& batch = plan.micro_batches.emplace_back();
+      batch.segments = {{SequenceId(1), start, n, start + n == kTokens}};
+      for (int32_t i = start; i < start + n; ++i) {
+        batch.tokens.push_back(i * 7 % spec_.vocab_size);
+      }
+      const absl::Status status = (*chain)->RunStep(plan, &result);
+      EXPECT_TRUE(status.ok()) << status;
+    }
+    return result.pooled.empty() ? std::vector<float>()
+                                 : result.pooled[0].values;
+  };
+  const std::vector<float> expected = pool(0, kTokens);
+  const std::vector<float> got = pool(kRoomy, kTokens);
+  ASSERT_EQ(got.size(), static_cast<size_t>(spec_.hidden_size));
+  ASSERT_EQ(got.size(), expected.size());
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    error += std::pow(got[i] - expected[i], 2);
+    norm += std::pow(expected[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / norm), kOtherOrder);
+}
+
 // Quantized data is the same wherever it lies. The groups of a device's gate
 // and up columns are not the CPU's, and what attention on the host makes of
 // codes is a little other than what the device does.
