@@ -352,8 +352,9 @@ void LiveJobs::GiveBack(std::vector<Request> requests) {
     if (live == nullptr || live->record.state != v1::JOB_STATE_IN_PROGRESS) {
       continue;
     }
+    const int64_t lines = request.part == 0 ? 1 : 0;
     Return(std::move(request), live);
-    SetWaiting(live, live->waiting + (request.part == 0 ? 1 : 0));
+    SetWaiting(live, live->waiting + lines);
     SetRunnable(*live);
   }
 }
