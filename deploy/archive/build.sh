@@ -21,5 +21,5 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$folder"
 archive=$folder/$name.tar.gz
 # gzip: a bare Debian has no xz.
-tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -cf - "$name" | gzip -9n >"$archive"
+tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$epoch" -cf - "$name" | gzip -n >"$archive"
 echo "$archive"

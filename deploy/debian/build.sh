@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Makes the Debian package of a build: programs, systemd units, configuration.
 #
-#   deploy/debian/build.sh [BUILD [FOLDER]]    BUILD: build/release, which has to be built; FOLDER: where the .deb goes
+#   deploy/debian/build.sh [--bundled] [BUILD [FOLDER]]    BUILD: build/release, which has to be built; FOLDER: where the
+#                                                          .deb goes
+#   --bundled    the libraries are in the package: for Debian 12, 13 and later. Without, Debian 12's are used
 #
 # The same build gives the same bytes. Prints the package's path.
 set -euo pipefail
 case "${1:-}" in
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
 esac
+bundled=
+[ "${1:-}" != --bundled ] || { bundled=1; shift; }
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=$(cd "${1:-$root/build/release}" && pwd)
@@ -18,26 +22,37 @@ arch=$(dpkg --print-architecture)
 work=$(mktemp -d -t sluice-deb-XXXXXX)
 trap 'rm -rf "$work"' EXIT
 tree=$work/tree
-DESTDIR=$tree cmake --install "$build" --prefix /usr --strip >"$work/install.log" || {
-  cat "$work/install.log" >&2
-  exit 1
-}
+if [ -n "$bundled" ]; then
+  mkdir -p "$tree"
+  "$root/deploy/archive/collect.sh" "$build" "$tree/usr"
+  deb_version+=+bundled
+else
+  DESTDIR=$tree cmake --install "$build" --prefix /usr --strip >"$work/install.log" || {
+    cat "$work/install.log" >&2
+    exit 1
+  }
+fi
 
 doc=$tree/usr/share/doc/sluice
 install -d -m 755 "$tree/etc/sluice" "$doc" "$tree/DEBIAN"
 mv "$tree/usr/share/sluice/"*.env "$tree/etc/sluice/" # may hold tokens
 chmod 640 "$tree/etc/sluice/"*.env
 install -m 644 "$here/copyright" "$doc/copyright"
+[ -z "$bundled" ] || echo "
+The libraries in /usr/lib/sluice are the work of others; licences/ beside this file has their licences." >>"$doc/copyright"
 
 # What the programs load, by the packages that have it.
-mkdir -p "$work/shlibdeps/debian"
-printf 'Source: sluice\n\nPackage: sluice\nArchitecture: any\n' >"$work/shlibdeps/debian/control"
-libraries=$(cd "$work/shlibdeps" && dpkg-shlibdeps -O "$tree"/usr/bin/* 2>"$work/shlibdeps.log" |
-  sed -n 's/^shlibs:Depends=//p')
-[ -n "$libraries" ] || {
-  cat "$work/shlibdeps.log" >&2
-  exit 1
-}
+libraries="libc6 (>= 2.34), libgcc-s1 (>= 7), libstdc++6 (>= 12)"
+if [ -z "$bundled" ]; then
+  mkdir -p "$work/shlibdeps/debian"
+  printf 'Source: sluice\n\nPackage: sluice\nArchitecture: any\n' >"$work/shlibdeps/debian/control"
+  libraries=$(cd "$work/shlibdeps" && dpkg-shlibdeps -O "$tree"/usr/bin/* 2>"$work/shlibdeps.log" |
+    sed -n 's/^shlibs:Depends=//p')
+  [ -n "$libraries" ] || {
+    cat "$work/shlibdeps.log" >&2
+    exit 1
+  }
+fi
 
 sed -e "s|@VERSION@|$deb_version|" -e "s|@ARCH@|$arch|" -e "s|@LIBRARIES@|$libraries|" \
   -e "s|@SIZE@|$(du -sk --apparent-size --exclude=DEBIAN "$tree" | cut -f1)|" "$here/control.in" >"$tree/DEBIAN/control"

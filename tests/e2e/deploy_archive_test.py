@@ -1,5 +1,5 @@
-"""The archive and the wheel: what is in them, and that they run in a bare Debian 12 and 13, which have none of the
-libraries that Sluice is built with."""
+"""The archive, the wheel and the Debian package with its own libraries: what is in them, and that they run in a bare Debian 12
+and 13, which have none of the libraries that Sluice is built with."""
 
 import glob
 import json
@@ -32,6 +32,10 @@ for program in sluice sluice-coordinator sluice-worker; do $program --version; d
 python3 -m sluice.demo -q | wc -l
 sluice run --model /nowhere -i /prompts.jsonl -o - || echo "refused with $?"
 sluice-parquet requests in.parquet --prompt '{a}' || echo "refused with $?"
+"""
+FROM_THE_PACKAGE = r"""
+sluice run -q --model /model -i /prompts.jsonl -o /package.jsonl
+for program in sluice sluice-coordinator sluice-worker; do $program --version; done
 """
 
 
@@ -70,11 +74,20 @@ def runs_in(directory, suite):
     assert answers(os.path.join(root, "wheel.jsonl")) == wanted, "other answers than those of the build"
 
 
-def test_debian_12_runs_archive_and_wheel(directory):
+    package = support.command(os.path.join(support.DEPLOY, "debian", "build.sh"), "--bundled", support.BUILD,
+                              directory).split()[-1]
+    shutil.copy(package, os.path.join(root, "sluice.deb"))
+    support.nspawn(root, "sh", "-c", "DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends /sluice.deb")
+    said = sh(root, FROM_THE_PACKAGE)
+    assert len(re.findall(r"(?m)^\d+\.\d+\.\d+\S*$", said)) == 3, said
+    assert answers(os.path.join(root, "package.jsonl")) == wanted, "other answers than those of the build"
+
+
+def test_debian_12_runs_archive_wheel_and_package(directory):
     runs_in(directory, "bookworm")
 
 
-def test_debian_13_runs_archive_and_wheel(directory):
+def test_debian_13_runs_archive_wheel_and_package(directory):
     runs_in(directory, "trixie")
 
 
