@@ -43,7 +43,8 @@ constexpr size_t kAddressBytes = size_t{256} << 20;
 
 struct Flags {
   CoordinatorFlags coordinator;
-  std::string host = "127.0.0.1", state_dir, input_root, log_level = "info";
+  std::string host = "127.0.0.1", state_dir, input_root;
+  LogFlags log;
   std::string tokens, audit_log;
   SecurityFlags security;
   int port = kCoordinatorPort, metrics_port = kCoordinatorMetricsPort;
@@ -138,7 +139,7 @@ void AddFlags(CLI::App& app, Flags& f) {
                  "append who did what, and who was refused, to this file")
       ->group("Security")
       ->type_name("FILE");
-  AddLogLevel(&app, &f.log_level);
+  f.log.AddTo(&app);
   app.footer(
       "Examples:\n"
       "  sluice-coordinator --model ./llama --state-dir /var/lib/sluice\n"
@@ -255,5 +256,5 @@ int main(int argc, char** argv) {
                                  .serve = [&](sluice::StopSignals& signals) {
                                    return Serve(flags, signals);
                                  }};
-  return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
+  return sluice::RunDaemon(daemon, flags.log, &app, argc, argv);
 }

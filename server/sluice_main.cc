@@ -49,10 +49,10 @@ int main(int argc, char** argv) {
   app.set_version_flag("-V,--version", sluice::BuildVersion());
   sluice::CoordinatorPlace coordinator;
   coordinator.signals = &signals;
-  std::string log_level = "warning";
+  sluice::LogFlags log{.level = "warning"};
   sluice::AddCoordinatorAddress(&app, &coordinator.address);
   coordinator.security.AddClient(&app);
-  sluice::AddLogLevel(&app, &log_level);
+  log.AddTo(&app);
   app.fallthrough();
   app.footer(
       "One machine, no servers:\n"
@@ -74,8 +74,7 @@ int main(int argc, char** argv) {
   sluice::AddTokenCommand(&app, &chosen);
   sluice::AddHelpCommands(&app, &chosen);
   sluice::AddEnvironmentTwins(&app, "SLUICE_");
-  if (const auto code =
-          sluice::ParseCommandLine(&app, argc, argv, &log_level)) {
+  if (const auto code = sluice::ParseCommandLine(&app, argc, argv, &log)) {
     return *code;
   }
   for (const std::string& mistake :
@@ -83,7 +82,9 @@ int main(int argc, char** argv) {
     sluice::LogWarning(mistake);
   }
   const absl::Status status = sluice::RunGuarded(chosen);
-  if (!status.ok()) {
+  if (!status.ok() && sluice::LogsJson()) {
+    sluice::LogError(status.message());
+  } else if (!status.ok()) {
     std::cerr << "sluice: " << sluice::EscapeLinesForTerminal(status.message())
               << "\n";
   }

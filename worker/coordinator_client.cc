@@ -335,7 +335,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
         break;
       }
       case v1::CoordinatorMessage::kRetire:
-        LogInfo("epoch=", message.retire().epoch(), " retired to be a spare");
+        LogInfo(LogEpoch(message.retire().epoch()), " retired to be a spare");
         options_.runner->Retire();
         break;
       case v1::CoordinatorMessage::kLinkId:

@@ -60,9 +60,10 @@ constexpr absl::Duration kTimeToEnd = absl::Seconds(2);
 struct Flags {
   MachineFlags machine;
   LinkSetup links;
+  LogFlags log;
   std::string coordinator = "127.0.0.1:7070", model, host = "127.0.0.1",
-              advertise, name, log_level = "info", load_format = "auto", trace,
-              profile, link = "auto", cache_dir, cache_space;
+              advertise, name, load_format = "auto", trace, profile,
+              link = "auto", cache_dir, cache_space;
   int port = kLinkPort, metrics_port = kWorkerMetricsPort;
   double leave_timeout = 25;
   bool no_profile = false;
@@ -193,7 +194,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   f.metrics_port_option = AddMetricsPort(&app, &f.metrics_port);
-  AddLogLevel(&app, &f.log_level);
+  f.log.AddTo(&app);
   AddAll(app, f);
   app.footer(
       "Examples:\n"
@@ -488,6 +489,7 @@ absl::Status Serve(const Flags& f, StopSignals* signals) {
   std::optional<NameClaim> claim;
   if (f.name.empty()) claim.emplace(HostName());
   const std::string name = claim ? claim->name() : f.name;
+  SetLogWorker(name);
   SLUICE_ASSIGN_OR_RETURN(Worker::Options options, ReadOptions(f, name));
   const MachineShare machine = options.machine;
   const bool measure = options.profile == nullptr && !f.no_profile;
@@ -508,7 +510,7 @@ absl::Status Serve(const Flags& f, StopSignals* signals) {
   SLUICE_ASSIGN_OR_RETURN(auto worker, Worker::Create(std::move(options)));
   SLUICE_ASSIGN_OR_RETURN(auto server, StartLinks(f, *worker));
   const std::string link_address = WithPort(AdvertisedHost(f), server->port());
-  LogInfo("worker=", name, " link=", link_address,
+  LogInfo(LogWorker(name), " link=", link_address,
           " memory=", machine.host_memory_bytes >> 20, " MiB",
           machine.device.has_memory()
               ? absl::StrCat(" device=\"", DescribeDevice(machine.device),
@@ -629,5 +631,5 @@ int main(int argc, char** argv) {
         return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, &signals)
                          : Serve(flags, &signals);
       }};
-  return sluice::RunDaemon(daemon, flags.log_level, &app, argc, argv);
+  return sluice::RunDaemon(daemon, flags.log, &app, argc, argv);
 }

@@ -139,8 +139,8 @@ void PlanSearch::FollowMeasured(const Plan& plan,
     const MachineProfile& before = *worker.profile;
     const MachineProfile& now = (*machines)[s];
     if (now == before) continue;
-    LogInfo("worker '", worker.info.name(),
-            "' is not as its profile says: ", RateDifferences(before, now));
+    LogInfo(LogWorker(worker.info.name()),
+            " is not as its profile says: ", RateDifferences(before, now));
     worker.profile = std::move((*machines)[s]);
   }
   monitor_.Stop();

@@ -193,7 +193,7 @@ void RunningPlan::BeginToRun(WorkerId last) {
     search_->OnBegun(*plan_, stages_, plan_rows_);
   }
   detail_.clear();
-  LogInfo("plan ready epoch=", epoch_.value(), " stages=", stages_.size(),
+  LogInfo("plan ready ", LogEpoch(epoch_.value()), " stages=", stages_.size(),
           " kv_pages=", kv_.pages, kv_.by_need ? " by need" : " reserved",
           " page_tokens=", kv_.page_tokens);
 }
@@ -335,8 +335,8 @@ void RunningPlan::Follow(NextPlan next) {
   const PlanEpoch epoch = numbers_->NextEpoch();
   preparation_ = {.epoch = epoch, .next = std::move(next)};
   const std::vector<StageAssignment>& stages = preparation_->next.stages;
-  LogInfo("preparing a plan epoch=", epoch.value(), " stages=", stages.size(),
-          " joining=", joining.size());
+  LogInfo("preparing a plan ", LogEpoch(epoch.value()),
+          " stages=", stages.size(), " joining=", joining.size());
   for (size_t s : joining) {
     Stage& stage = members_.at(stages[s].worker);
     stage.preparing = true;
@@ -403,7 +403,7 @@ void RunningPlan::Begin(NextPlan next, std::optional<PlanEpoch> epoch) {
     workers_->at(id).failure.clear();
   }
   last_failure_.clear();
-  LogInfo("plan made epoch=", epoch_.value(), " stages=", stages_.size());
+  LogInfo("plan made ", LogEpoch(epoch_.value()), " stages=", stages_.size());
   // The last stage is told first, so that each stage finds the next one ready.
   for (size_t s = stages_.size(); s-- > 0;) {
     workers_->Send(stages_[s], Assignment(next, links_, epoch_, s));
@@ -429,7 +429,8 @@ void RunningPlan::End(const std::string& why, LogLevel level) {
     EndPreparation(why);
     return;
   }
-  Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why));
+  Log(level, absl::StrCat("plan ended epoch=", epoch_.value(), ": ", why),
+      {LogEpoch(epoch_.value())});
   phase_ = Phase::kNoPlan;
   stages_.clear();
   links_.clear();
@@ -654,7 +655,7 @@ void RunningPlan::EndPreparation(const std::string& why) {
   if (!preparation_) return;
   const PlanEpoch epoch = preparation_->epoch;
   preparation_.reset();
-  LogInfo("preparation ended epoch=", epoch.value(), ": ", why);
+  LogInfo("preparation ended ", LogEpoch(epoch.value()), ": ", why);
   for (auto& [id, stage] : members_) {
     stage.reaching = false;
     if (!stage.preparing) continue;

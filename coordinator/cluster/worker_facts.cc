@@ -28,7 +28,7 @@ std::optional<MachineProfile> ProfileOf(const v1::Register& info) {
   if (info.profile_json().empty()) return std::nullopt;
   absl::StatusOr<MachineProfile> profile = ProfileFromJson(info.profile_json());
   if (!profile.ok()) {
-    LogWarning("worker '", info.name(), "' has a profile that ",
+    LogWarning(LogWorker(info.name()), " has a profile that ",
                "can't be used: ", profile.status().message());
     return std::nullopt;
   }

@@ -298,7 +298,7 @@ void WorkerRegistry::Register(WorkerId id, const v1::Register& info) {
   answer.mutable_registered()->set_heartbeat_interval_ms(
       absl::ToInt64Milliseconds(options_.timeouts.heartbeat_interval));
   worker.stream->Accept();
-  LogInfo("worker registered name=", info.name(), " id=", id.value(),
+  LogInfo(LogWorker(info.name()), " registered id=", id.value(),
           " link=", info.link_address(), " device=", info.device());
   CompareModels();
   Send(id, std::move(answer));
@@ -312,7 +312,7 @@ void WorkerRegistry::Drain(const std::string& name, bool drained) {
         worker.drained == drained) {
       continue;
     }
-    LogInfo("worker name=", name, " id=", id.value(),
+    LogInfo(LogWorker(name), " id=", id.value(),
             drained ? " is drained" : " is no longer drained");
     worker.drained = drained;
     Changed();
@@ -325,7 +325,7 @@ void WorkerRegistry::Drain(const std::string& name, bool drained) {
 void WorkerRegistry::OnLeave(WorkerId id) {
   AttachedWorker& worker = at(id);
   if (std::exchange(worker.leaving, true)) return;
-  LogInfo("worker name=", worker.info.name(), " id=", id.value(),
+  LogInfo(LogWorker(worker.info.name()), " id=", id.value(),
           " is being stopped");
   Changed();
 }
@@ -575,8 +575,8 @@ void WorkerRegistry::OnLinksMeasured(WorkerId id,
     worker.info.set_profile_json(std::move(shown));
   }
   if (trouble.empty()) return;
-  LogWarning("worker '", worker.info.name(),
-             "' could not measure all links: ", trouble);
+  LogWarning(LogWorker(worker.info.name()),
+             " could not measure all links: ", trouble);
 }
 
 std::vector<MachineProfile> WorkerRegistry::Profiles(
@@ -670,8 +670,8 @@ void WorkerRegistry::JudgeLinks() {
     entry.until = outcast.again;
     if (it != before.end()) continue;
     changed = true;
-    LogWarning("worker '", worker.info.name(),
-               "' is left out until it can be linked, if there are others "
+    LogWarning(LogWorker(worker.info.name()),
+               " is left out until it can be linked, if there are others "
                "enough: ",
                entry.why);
   }
@@ -685,7 +685,7 @@ void WorkerRegistry::LeaveOut(WorkerId id, const std::string& why) {
   const absl::Duration now = options_.clock->Monotonic();
   left_out_.Add(KeyOf(worker.info), ClipText(why), now);
   ++changes_;
-  LogWarning("worker '", worker.info.name(), "' is left out for ",
+  LogWarning(LogWorker(worker.info.name()), " is left out for ",
              absl::FormatDuration(OutOf(worker)->until - now),
              ", if there are others enough: ", why);
 }

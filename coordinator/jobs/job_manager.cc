@@ -134,7 +134,7 @@ absl::Status JobManager::Open() {
     live_.AddEvent(job.id, "restart",
                    absl::StrCat("the coordinator started anew, with ",
                                 job.pending(), " requests to do"));
-    LogInfo("job=", FormatJobId(job.id), " resumed, pending=", job.pending());
+    LogInfo(LogJob(FormatJobId(job.id)), " resumed, pending=", job.pending());
     if (job.state == v1::JOB_STATE_IN_PROGRESS) {
       SLUICE_RETURN_IF_ERROR(Resume(job));
     }
@@ -288,7 +288,7 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
   for (const auto& [code, count] : totals.errors) {
     metrics_.CountErrors(code, count);
   }
-  LogInfo("job=", FormatJobId(id), " accepted, requests=", totals.lines,
+  LogInfo(LogJob(FormatJobId(id)), " accepted, requests=", totals.lines,
           " bad_lines=", totals.failed);
   if (live_.GoesBefore(id)) NotifyOrder();
   if (const Listener l = listener(); l.on_work) l.on_work();
@@ -571,7 +571,7 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;
     joiner_.Forget(job.id);
-    LogInfo("job=", FormatJobId(job.id), " ", JobStateName(job.state),
+    LogInfo(LogJob(FormatJobId(job.id)), " ", JobStateName(job.state),
             ", answers=", job.completed, " errors=", job.failed);
   }
   return absl::OkStatus();
@@ -654,7 +654,7 @@ absl::StatusOr<v1::Job> JobManager::PauseJob(const std::string& id) {
                             return store_->SetPaused(job, true);
                           }));
   NotifyOrder();
-  LogInfo("job=", id, " paused");
+  LogInfo(LogJob(id), " paused");
   return job;
 }
 
@@ -664,7 +664,7 @@ absl::StatusOr<v1::Job> JobManager::ResumeJob(const std::string& id) {
                           }));
   NotifyOrder();
   if (const Listener l = listener(); l.on_work) l.on_work();
-  LogInfo("job=", id, " resumed");
+  LogInfo(LogJob(id), " resumed");
   return job;
 }
 
@@ -674,7 +674,7 @@ absl::StatusOr<v1::Job> JobManager::SetJobPriority(const std::string& id,
                             return store_->SetPriority(job, priority);
                           }));
   NotifyOrder();
-  LogInfo("job=", id, " priority=", priority);
+  LogInfo(LogJob(id), " priority=", priority);
   return job;
 }
 

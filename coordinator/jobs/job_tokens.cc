@@ -34,18 +34,18 @@ absl::Status JobManager::Resume(const JobRecord& job) {
     }
   }
   if (read.foreign > 0) {
-    LogWarning("job=", FormatJobId(job.id),
+    LogWarning(LogJob(FormatJobId(job.id)),
                ": tokens of unfinished requests were kept by another model, "
                "version or number format, and are dropped: these requests "
                "begin anew");
   }
   if (read.damaged > 0) {
-    LogWarning("job=", FormatJobId(job.id),
+    LogWarning(LogJob(FormatJobId(job.id)),
                ": tokens of unfinished requests that were kept are damaged, "
                "and are dropped: these requests begin anew");
   }
   if (requests.empty()) return absl::OkStatus();
-  LogInfo("job=", FormatJobId(job.id), " requests_resumed=", requests.size(),
+  LogInfo(LogJob(FormatJobId(job.id)), " requests_resumed=", requests.size(),
           " known_tokens=", tokens);
   {
     MutexLock lock(&take_mu_);

@@ -220,7 +220,7 @@ std::string UnknownName(const CLI::App& app, int argc,
 
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
                                     const char* const* argv,
-                                    const std::string* log_level) {
+                                    const LogFlags* log) {
   const auto mistake = [app](const std::string& what) {
     std::cerr << app->get_name() << ": " << what << "\n";
     return kExitUsage;
@@ -252,9 +252,9 @@ std::optional<int> ParseCommandLine(CLI::App* app, int argc,
   } catch (const CLI::ParseError& e) {
     return mistake(MistakeText(e, FullName(*Chosen(app))));
   }
-  if (log_level != nullptr && !SetLogLevel(*log_level)) {
-    return mistake(absl::StrCat("--log-level \"", *log_level,
-                                "\" is none of debug, info, warning, error"));
+  if (log != nullptr) {
+    const std::string wrong = log->Apply(app->get_name());
+    if (!wrong.empty()) return mistake(wrong);
   }
   return std::nullopt;
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "server/flags/shared_flags.h"
+
 namespace sluice {
 
 // The common parts of the programs' command lines: one-line errors that suggest
@@ -44,11 +46,11 @@ std::vector<std::string> UnknownVariables(const CLI::App& app,
 
 // Parses, and sets the options' variables. Returns the exit code if the program
 // must end now: after help or the version (0), or after an error (kExitUsage),
-// which is printed in one line on stderr. Sets the log level, if `log_level`,
-// an option's variable, is not null.
+// which is printed in one line on stderr. Then sets up the log as `log` says,
+// whose members are options' variables, unless it is null.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
                                     const char* const* argv,
-                                    const std::string* log_level = nullptr);
+                                    const LogFlags* log = nullptr);
 
 // The error of a command line that names an unknown command or flag: "unknown
 // flag --max-token; did you mean --max-tokens?". "" if there is none. CLI11

@@ -15,13 +15,13 @@
 
 namespace sluice {
 
-int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
+int RunDaemon(const Daemon& daemon, const LogFlags& log, CLI::App* app,
               int argc, char** argv) {
   StopSignals signals({.serves = true});
   std::signal(SIGPIPE, SIG_IGN);
   app->set_version_flag("-V,--version", BuildVersion());
   AddEnvironmentTwins(app, daemon.twins);
-  if (const auto code = ParseCommandLine(app, argc, argv, &log_level)) {
+  if (const auto code = ParseCommandLine(app, argc, argv, &log)) {
     return *code;
   }
   for (const std::string& mistake :
@@ -37,8 +37,12 @@ int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
   });
   if (signals.stopped()) LogInfo("signal ", signals.signal(), ": has ended");
   if (status.ok() || (signals.stopped() && absl::IsCancelled(status))) return 0;
-  std::cerr << app->get_name() << ": "
-            << EscapeLinesForTerminal(status.message()) << "\n";
+  if (LogsJson()) {
+    LogError(status.message());
+  } else {
+    std::cerr << app->get_name() << ": "
+              << EscapeLinesForTerminal(status.message()) << "\n";
+  }
   return absl::IsInvalidArgument(status) ? kExitUsage : 1;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/host/stop_signals.h"
+#include "server/flags/shared_flags.h"
 
 namespace sluice {
 
@@ -21,11 +22,11 @@ struct Daemon {
 };
 
 // The whole of such a program's main(), to be called before any thread starts:
-// parses the command line, sets the log level, which is bound to an option of
-// `app`, logs options that differ from their defaults, and serves. Returns the
+// parses the command line, sets up the log, whose flags are options of `app`,
+// logs options that differ from their defaults, and serves. Returns the
 // exit code: 0 if a signal ended it, kExitUsage for an error of the user's, 1
 // for any other error.
-int RunDaemon(const Daemon& daemon, const std::string& log_level, CLI::App* app,
+int RunDaemon(const Daemon& daemon, const LogFlags& log, CLI::App* app,
               int argc, char** argv);
 
 // Warns that anyone who reaches the port can do `what`, or listen to it, unless

@@ -1,6 +1,7 @@
 #include "server/flags/shared_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/host/logging.h"
 #include "server/flags/checks.h"
 
 namespace sluice {
@@ -57,10 +58,25 @@ CLI::Option* AddLoadFormat(CLI::App* app, std::string* format) {
       ->capture_default_str();
 }
 
-CLI::Option* AddLogLevel(CLI::App* app, std::string* level) {
-  return app->add_option("--log-level", *level, "debug, info, warning or error")
+void LogFlags::AddTo(CLI::App* app) {
+  app->add_option("--log-level", level, "debug, info, warning or error")
       ->capture_default_str()
       ->envname("SLUICE_LOG_LEVEL");
+  app->add_option("--log-format", format,
+                  "text, or json: an object on each line of stderr")
+      ->capture_default_str()
+      ->envname("SLUICE_LOG_FORMAT");
+}
+
+std::string LogFlags::Apply(const std::string& component) const {
+  if (!SetLogLevel(level)) {
+    return absl::StrCat("--log-level \"", level,
+                        "\" is none of debug, info, warning, error");
+  }
+  if (!SetLogFormat(format, component)) {
+    return absl::StrCat("--log-format \"", format, "\" is none of text, json");
+  }
+  return "";
 }
 
 CLI::Option* AddMetricsPort(CLI::App* app, int* port) {

@@ -132,7 +132,7 @@ def test_help_fits_eighty_columns():
                               capture_output=True, text=True, check=True).stdout
         long = [line for line in text.splitlines() if len(line) > 80]
         assert not long, (command, long)
-        assert "log-level" in text, command
+        assert "log-level" in text and "log-format" in text, command
 
 
 COMMANDS = ("run", "score", "submit", "status", "watch", "results", "cancel", "delete", "list",
@@ -141,7 +141,7 @@ COMMANDS = ("run", "score", "submit", "status", "watch", "results", "cancel", "d
 # Twins of flags that mean the same wherever they are, though each help says it in its own words.
 ONE_MEANING = {
     "SLUICE_" + name for name in (
-        "MODEL COORDINATOR LOG_LEVEL INPUT INPUT_FORMAT OUTPUT ERRORS JSON LENGTHS MAX_TOKENS "
+        "MODEL COORDINATOR LOG_LEVEL LOG_FORMAT INPUT INPUT_FORMAT OUTPUT ERRORS JSON LENGTHS MAX_TOKENS "
         "MAX_MODEL_LEN PROFILE HOST_MEMORY DEVICE_MEMORY DISK_DIR DISK_SPACE WORKERS THREADS "
         "POLICY GBS NUM_MICROBATCHES BLOCKS MAX_STEP_TOKENS LOAD_FORMAT SERVED_MODEL_NAME "
         "GENERATION_CONFIG"

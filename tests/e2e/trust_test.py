@@ -141,7 +141,53 @@ def test_a_worker_without_the_clusters_credential_does_not_join(directory):
         assert [w["name"] for w in state["workers"]] == ["worker-0"], state
 
 
+def test_logs_are_json_and_hold_no_secret(directory):
+    secret = os.path.join(directory, "cluster-token")
+    with open(secret, "w") as f:
+        f.write("0123456789abcdef0123456789abcdef\n")
+    tokens = os.path.join(directory, "tokens.json")
+    user = make_token(tokens, "user")
+    path = os.path.join(directory, "in.jsonl")
+    write_lines(path, ['{"prompt": "an unmistakable prompt", "max_tokens": 2}', "no JSON but secret"])
+    flags = ["--cluster-token-file", secret, "--log-format", "json", "--log-level", "debug"]
+    with Cluster(MODEL, workers=1, worker_flags=flags,
+                 coordinator_flags=[*flags, "--tokens", tokens]) as cluster:
+        job = json.loads(with_token(user, lambda: cluster.sluice("submit", "-i", path, "-w", "--json")).stdout)["id"]
+        assert with_token("stranger" * 4, lambda: cluster.sluice("list", check=False)).returncode != 0
+        refused = cluster.sluice("--log-format", "json", "list", check=False)
+        assert json.loads(refused.stderr)["severity"] == "error", refused.stderr
+        assert "a token is needed" in json.loads(refused.stderr)["message"], refused.stderr
+        logs = {process.name: process.log_path for process in (cluster.coordinator, *cluster.workers.values())}
+        for process in cluster.workers.values():
+            process.close()
+        cluster.coordinator.close()
+        for name, file in logs.items():
+            with open(file) as f:
+                text = f.read()
+            for word in (user, "0123456789abcdef", "strangerstranger", "unmistakable", "but secret"):
+                assert word not in text, (name, word)
+            lines = [json.loads(line) for line in text.splitlines()]
+            assert lines and all({"time", "severity", "thread", "component", "message"} <= set(line) for line in lines)
+            if name == "coordinator":
+                assert {line["component"] for line in lines} == {"sluice-coordinator"}
+                assert any(line.get("job") == job and "accepted" in line["message"] for line in lines), lines
+                assert any(line.get("worker") == "worker-0" and "registered" in line["message"] for line in lines), lines
+                assert any("epoch" in line and "plan made" in line["message"] for line in lines), lines
+            else:
+                assert {line["component"] for line in lines} == {"sluice-worker"}
+                # The line that says how it was started comes before its name is known.
+                assert {line.get("worker") for line in lines[1:]} == {"worker-0"}, lines
+                assert any("epoch" in line and "loading" in line["message"] for line in lines), lines
+
+
 def test_what_is_wrong_with_the_flags_is_said(directory):
+    for program in ("sluice", "sluice-coordinator", "sluice-worker"):
+        wrong = subprocess.run([os.path.join(BIN, program), "--log-format", "xml",
+                                *(["list"] if program == "sluice" else ["--model", MODEL]),
+                                *(["--state-dir", directory] if "coord" in program else [])],
+                               capture_output=True, text=True, timeout=120)
+        assert wrong.returncode == 2 and '"xml" is none of text, json' in wrong.stderr, wrong
+
     authority = make_authority(directory, "authority")
     machine = os.path.join(directory, "machine")
     issue(authority, machine)

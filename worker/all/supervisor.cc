@@ -17,6 +17,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/host/file_descriptor.h"
 #include "common/host/logging.h"
@@ -181,7 +182,7 @@ absl::Status Supervisor::Start(Child* child) {
   child->out = std::move(out.read);
   child->err = std::move(err.read);
   child->started_at = Clock::Real()->Monotonic();
-  LogInfo("worker=", child->process->name, " pid=", pid,
+  LogInfo(LogWorker(child->process->name), " pid=", pid,
           child->times > 0 ? " started again" : " started");
   return absl::OkStatus();
 }
@@ -199,7 +200,7 @@ void Supervisor::StartDue() {
       End();
       return;
     }
-    LogWarning("worker=", child.process->name, ": ", status.message());
+    LogWarning(LogWorker(child.process->name), ": ", status.message());
     child.start_at = now + options_.max_back_off;
   }
 }
@@ -207,6 +208,15 @@ void Supervisor::StartDue() {
 void Supervisor::Read(Child* child, FileDescriptor* from, LineBuffer* lines,
                       std::ostream& to) {
   const auto write = [&](absl::string_view line) {
+    if (&to == &std::cerr && LogsJson()) {
+      // The worker's messages name it; what else comes is made a message.
+      if (absl::StartsWith(line, "{")) {
+        to << absl::StrCat(line, "\n") << std::flush;
+      } else {
+        LogWarning(LogWorker(child->process->name), ": ", line);
+      }
+      return;
+    }
     to << absl::StrCat("[", child->process->name, "] ", line, "\n")
        << std::flush;
   };
@@ -261,12 +271,12 @@ void Supervisor::Reap() {
 void Supervisor::OnEnd(Child* child, int status) {
   const std::string& name = child->process->name;
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    LogInfo("worker=", name, " has ended");
+    LogInfo(LogWorker(name), " has ended");
     return;
   }
   const std::string how = HowItEnded(status);
   if (ending_) {
-    LogWarning("worker=", name, " ", how);
+    LogWarning(LogWorker(name), " ", how);
     return;
   }
   if (WIFEXITED(status) && (WEXITSTATUS(status) == options_.usage_exit ||
@@ -287,7 +297,7 @@ void Supervisor::OnEnd(Child* child, int status) {
   ++child->times;
   child->waits = true;
   child->start_at = now + wait;
-  LogWarning("worker=", name, " ", how, "; it is started again in ",
+  LogWarning(LogWorker(name), " ", how, "; it is started again in ",
              absl::FormatDuration(wait));
 }
 

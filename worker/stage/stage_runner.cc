@@ -394,7 +394,7 @@ void StageRunner::Play(Run& run) {
                       executor_->kv_window(), executor_->page_tokens(),
                       executor_->weight_bytes());
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
-    LogInfo("epoch=", a.epoch.value(), " ", a.Name(),
+    LogInfo(LogEpoch(a.epoch.value()), " ", a.Name(),
             a.prepare ? " is prepared: " : " is ready: ",
             executor_->weight_bytes() >> 20,
             " MiB of weights; KV cache for up to ",
@@ -500,7 +500,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
   SLUICE_ASSIGN_OR_RETURN(static_cast<StageResources&>(options),
                           ResourcesOf(a));
   options.marks = &marks_;
-  LogInfo("epoch=", a.epoch.value(), " loading ", a.Name());
+  LogInfo(LogEpoch(a.epoch.value()), " loading ", a.Name());
   absl::Duration reported = -absl::InfiniteDuration();
   const auto report = [&](uint64_t done, uint64_t total, bool fetching) {
     if (!fetching) marks_.Add();  // what is fetched adds its own

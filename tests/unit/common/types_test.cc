@@ -80,6 +80,45 @@ TEST(LoggingTest, ShowsTheLevelAskedForAndAbove) {
   ASSERT_TRUE(SetLogLevel("info"));
 }
 
+TEST(LoggingTest, JsonHasAnObjectALine) {
+  const auto logged = [](const auto& log) {
+    ::testing::internal::CaptureStderr();
+    log();
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_FALSE(SetLogFormat("xml", "x"));
+  EXPECT_FALSE(LogsJson());
+  EXPECT_THAT(
+      logged([] { LogInfo("of ", LogJob("job_7"), ", 2 lines\nhere"); }),
+      ::testing::MatchesRegex(
+          "[0-9T:.-]+Z I [0-9]+ of job=job_7, 2 lines\n    here\n"));
+  ASSERT_TRUE(SetLogFormat("json", "program \"x\""));
+  EXPECT_TRUE(LogsJson());
+  constexpr char kBegin[] =
+      "\\{\"time\":\"[0-9-]+T[0-9:]+[.][0-9][0-9][0-9]Z\",\"severity\":\"";
+  constexpr char kProgram[] =
+      "\",\"thread\":[0-9]+,\"component\":\"program \\\\\"x\\\\\"\",";
+  EXPECT_THAT(
+      logged([] {
+        LogWarning(LogJob("job_7"), " of ", LogWorker("a\n\"b"), " and ",
+                   LogWorker("c"), " at ", LogEpoch(3), " \xFF\xC2\x9B");
+      }),
+      ::testing::MatchesRegex(absl::StrCat(
+          kBegin, "warning", kProgram,
+          "\"job\":\"job_7\",\"worker\":\"a\\\\n\\\\\"b\",\"epoch\":\"3\","
+          "\"message\":\"job=job_7 of worker=a\\\\n\\\\\"b and worker=c at "
+          "epoch=3 \xEF\xBF\xBD\\\\u009b\"\\}\n")));
+  SetLogWorker("me");
+  EXPECT_THAT(logged([] { LogError("x"); }),
+              ::testing::MatchesRegex(
+                  absl::StrCat(kBegin, "error", kProgram,
+                               "\"worker\":\"me\",\"message\":\"x\"\\}\n")));
+  EXPECT_THAT(logged([] { LogInfo(LogWorker("other")); }),
+              ::testing::HasSubstr("\"worker\":\"other\",\"message\""));
+  SetLogWorker("");
+  ASSERT_TRUE(SetLogFormat("text", ""));
+}
+
 TEST(KvFormatTest, ParsesItsNames) {
   for (const KvFormat format :
        {KvFormat::kFloat32, KvFormat::kBFloat16, KvFormat::kFloat16,

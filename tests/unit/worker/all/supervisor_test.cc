@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "common/host/logging.h"
 #include "common/host/stop_signals.h"
 
 namespace sluice {
@@ -66,6 +67,24 @@ TEST(SupervisorDeathTest, ToldToEndBeforeAnyIsStartedItEndsAtOnce) {
 TEST(SupervisorDeathTest, ItIsAnErrorIfNoneCanBeStarted) {
   EXPECT_EXIT(SuperviseWithoutDescriptors(), Ends(absl::StatusCode::kInternal),
               "");
+}
+
+[[noreturn]] void SuperviseTalkative() {
+  alarm(kMostSeconds);
+  StopSignals signals({.serves = true});
+  SetLogFormat("json", "the supervisor");
+  const std::vector<SupervisedProcess> talkative = {
+      {.name = "a",
+       .arguments = {"-c", "echo 'plain \"text\"' >&2; echo '{\"b\":1}' >&2"}}};
+  EndWith(Supervise(talkative, {.program = "/bin/sh"}, &signals));
+}
+
+TEST(SupervisorDeathTest, WithJsonLogsWhatIsNoJsonIsMadeAMessage) {
+  EXPECT_EXIT(SuperviseTalkative(), Ends(absl::StatusCode::kOk),
+              "\"component\":\"the supervisor\",\"worker\":\"a\","
+              "\"message\":\"worker=a: plain \\\\\"text\\\\\"\"\\}\n");
+  EXPECT_EXIT(SuperviseTalkative(), Ends(absl::StatusCode::kOk),
+              "\n\\{\"b\":1\\}\n");
 }
 
 }  // namespace
