@@ -65,18 +65,15 @@ def runs_in(directory, suite):
     shutil.copy(packed("wheel"), root)
     shutil.copytree(LLAMA, os.path.join(root, "model"))
     shutil.copy(PROMPTS, os.path.join(root, "prompts.jsonl"))
-    support.nspawn(root, "sh", "-c", "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q "
-                   "--no-install-recommends python3-venv")
+    support.from_mirror(support.nspawn, root, "sh", "-c", "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
+                        "apt-get install -y -q --no-install-recommends python3-venv")
     said = sh(root, FROM_THE_WHEEL)
     assert len(re.findall(r"(?m)^\d+\.\d+\.\d+\S*$", said)) == 3, said
     assert f"\n{len(wanted)}\n" in said and said.count("refused with 2") == 2, said
     assert "pip install 'sluice[parquet]'" in said, said
     assert answers(os.path.join(root, "wheel.jsonl")) == wanted, "other answers than those of the build"
 
-
-    package = support.command(os.path.join(support.DEPLOY, "debian", "build.sh"), "--bundled", support.BUILD,
-                              directory).split()[-1]
-    shutil.copy(package, os.path.join(root, "sluice.deb"))
+    shutil.copy(packed("debian", "--bundled"), os.path.join(root, "sluice.deb"))
     support.nspawn(root, "sh", "-c", "DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends /sluice.deb")
     said = sh(root, FROM_THE_PACKAGE)
     assert len(re.findall(r"(?m)^\d+\.\d+\.\d+\S*$", said)) == 3, said
