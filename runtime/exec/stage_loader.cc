@@ -291,6 +291,7 @@ class StageLoader {
                                   .host = std::move(on_host),
                                   .disk = std::move(on_disk)}));
       device_kv->Add(std::move(staged), Tier::kHost, Tier::kDisk);
+      return absl::OkStatus();
     }
     if (!on_host.empty()) {
       host_kv->Add(std::make_unique<ResidentKv>(std::move(on_host)),
