@@ -270,7 +270,7 @@ def test_what_makes_no_sense_is_refused_in_one_line():
 def test_an_input_that_run_refuses_is_refused_in_the_same_words():
     with Files() as files:
         inputs = {"t.csv": "id,text\n1,In the\n", "a.json": '[{"prompt": "In the"}]',
-                  "p.jsonl": gzip.compress(b'{"prompt": "In the"}\n')}
+                  "p.jsonl": gzip.compress(b'{"prompt": "In the"}\n' * 50)[:-10]}
         for name, content in inputs.items():
             with open(files.path(name), "wb") as f:
                 f.write(content if isinstance(content, bytes) else content.encode())
