@@ -121,14 +121,14 @@ echo "\$*" >>"$work/asked"
 SH
 mkdir -p "$tree/build/release/bin" "$tree/build/cuda/bin"
 chosen cuda
-asked "--preset cuda
+asked "--preset cuda -DBUILD_TESTING=ON
 --build build/cuda --target cuda_on_device"
 chosen release --emulation
-asked "--preset release
+asked "--preset release -DBUILD_TESTING=ON
 --build build/release --target cuda_rehearsal"
 echo "build cuda_on_device: phony" >"$tree/build/release/build.ninja"
 chosen release
-asked "--preset release
+asked "--preset release -DBUILD_TESTING=ON
 --build build/release --target cuda_on_device"
 programs cuda
 chosen cuda
