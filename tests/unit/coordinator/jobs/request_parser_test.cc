@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "coordinator/jobs/requests/request_codec.h"
 #include "coordinator/jobs/results/result_format.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
