@@ -285,6 +285,8 @@ def give_directories(tests):
 
 def run_tests(module):
     """Runs the module's tests (or those named on the command line)."""
+    # A shell's background job ignores SIGINT, and so would the programs until they take it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tests = [(n, f) for n, f in vars(module).items() if n.startswith("test_")]
     wanted = sys.argv[1:]
     failed = 0
