@@ -9,67 +9,17 @@
 #include "hwy/foreach_target.h"
 // Highway's header must follow foreach_target.h:
 #include "hwy/highway.h"
+#include "runtime/quant/columns-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using DF = hn::CappedTag<float, 16>;
-using DU = hn::Rebind<uint32_t, DF>;
-using DI = hn::Rebind<int32_t, DF>;
-using DU16 = hn::Rebind<uint16_t, DF>;
-using DU8 = hn::Rebind<uint8_t, DF>;
-using DF16 = hn::Rebind<hwy::float16_t, DF>;
-using VF = hn::Vec<DF>;
-using VU = hn::Vec<DU>;
-constexpr size_t kLanes = 16;  // the maximum
-
-// With 16 lanes a vector holds the values of all codes of 4 bits, and one
-// lookup decodes it.
-#if HWY_HAVE_SCALABLE
-constexpr bool kLookUp = false;
-#else
-constexpr bool kLookUp = hn::MaxLanes(DF()) == 16;
-#endif
-
 // Inputs whose parameters are converted together.
 constexpr int32_t kChunk = 64;
 constexpr int32_t kMaxGroups =
     (PanelCodec::kMaxColumns + kQuantGroup - 1) / kQuantGroup;
-
-// Rounds to the nearest bfloat16, ties to even: its bits are in the upper half,
-// the lower is undefined. REQUIRES: no NaN.
-HWY_INLINE VU RoundBf16(VF v) {
-  const DU du;
-  const VU bits = hn::BitCast(du, v);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
-  return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
-}
-
-// The form of a pair of inputs (even, odd) in memory: two rows of floats or of
-// bfloat16, or one row of interleaved bfloat16.
-enum class Form { kFloat, kBf16, kBf16Pairs };
-
-// A vector of columns for both inputs of a pair, ready to be stored.
-template <Form kForm>
-struct Decoded {
-  hn::Vec<std::conditional_t<kForm == Form::kFloat, DF, DU>> even, odd;
-};
-
-template <Form kForm>
-HWY_INLINE Decoded<kForm> Convert(VF even, VF odd) {
-  if constexpr (kForm == Form::kFloat) {
-    return {even, odd};
-  } else if constexpr (kForm == Form::kBf16) {
-    return {hn::ShiftRight<16>(RoundBf16(even)),
-            hn::ShiftRight<16>(RoundBf16(odd))};
-  } else {
-    // The halves have disjoint bits, to be combined by Or.
-    return {hn::ShiftRight<16>(RoundBf16(even)),
-            hn::And(RoundBf16(odd), hn::Set(DU(), 0xffff0000u))};
-  }
-}
 
 // Decodes codes of one group.
 template <Form kForm, int kBits>
@@ -125,38 +75,6 @@ class Group {
   VF scale_even_, min_even_, scale_odd_, min_odd_;
   Decoded<kForm> table_;
 };
-
-// Stores columns: the even input's row begins at `even`, the odd one's at `odd`
-// (null if there is no such row).
-template <Form kForm, typename T>
-HWY_INLINE void StoreColumns(const Decoded<kForm>& v, T* even, T* odd) {
-  if constexpr (kForm == Form::kFloat) {
-    hn::StoreU(v.even, DF(), even);
-    if (odd != nullptr) hn::StoreU(v.odd, DF(), odd);
-  } else if constexpr (kForm == Form::kBf16) {
-    const DI di;
-    hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, v.even)), DU16(), even);
-    if (odd != nullptr) {
-      hn::StoreU(hn::DemoteTo(DU16(), hn::BitCast(di, v.odd)), DU16(), odd);
-    }
-  } else {
-    hn::StoreU(hn::Or(v.even, v.odd), DU(), reinterpret_cast<uint32_t*>(even));
-  }
-}
-
-// Stores fewer columns than a vector has lanes.
-template <Form kForm, typename T>
-HWY_INLINE void StoreSome(const Decoded<kForm>& v, size_t count, T* even,
-                          T* odd) {
-  constexpr size_t kPer = kForm == Form::kBf16Pairs ? 2 : 1;
-  HWY_ALIGN T e[kLanes * kPer];
-  HWY_ALIGN T o[kLanes * kPer];
-  StoreColumns<kForm>(v, e, o);
-  std::memcpy(even, e, count * kPer * sizeof(T));
-  if (kForm != Form::kBf16Pairs && odd != nullptr) {
-    std::memcpy(odd, o, count * sizeof(T));
-  }
-}
 
 template <Form kForm, int kBits>
 HWY_INLINE void DecodeBlocks(const PanelCodec& codec, float unit,

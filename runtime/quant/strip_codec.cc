@@ -1,0 +1,115 @@
+#include "runtime/quant/strip_codec.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status_macros.h"
+
+namespace sluice {
+namespace {
+
+// Inputs whose codes lie together.
+constexpr int32_t kTogether = 8;
+
+// Stores `bits` of each code, from bit `shift` on, of inputs that begin at
+// `codes` [16][kMaxCodeBlock]: those of one column in as few bytes as hold
+// them, the first input's lowest. Returns the end.
+uint8_t* StorePlane(const uint8_t (*codes)[kMaxCodeBlock], int32_t input,
+                    int bits, int shift, uint8_t* out) {
+  const int per_byte = 8 / bits;
+  const int mask = (1 << bits) - 1;
+  for (int32_t i = 0; i < kTogether; i += per_byte) {
+    for (int32_t column = 0; column < kStripColumns; ++column) {
+      const uint8_t* const from = codes[column] + input + i;
+      int byte = 0;
+      for (int j = 0; j < per_byte; ++j) {
+        byte |= (from[j] >> shift & mask) << j * bits;
+      }
+      out[column] = static_cast<uint8_t>(byte);
+    }
+    out += kStripColumns;
+  }
+  return out;
+}
+
+// Stores whole bytes of two inputs side by side.
+uint8_t* StoreWords(const uint8_t (*codes)[kMaxCodeBlock], int32_t input,
+                    uint8_t* out) {
+  for (int32_t i = 0; i < kTogether; i += 2) {
+    for (int32_t column = 0; column < kStripColumns; ++column) {
+      *out++ = codes[column][input + i];
+      *out++ = codes[column][input + i + 1];
+    }
+  }
+  return out;
+}
+
+// Whether the scales of a block, and what they multiply, are finite numbers.
+bool IsFinite(const CodeFormat& format, const uint16_t* halves,
+              const uint8_t* bytes) {
+  constexpr uint16_t kExponent = 0x7c00;  // of float16
+  constexpr int kMostPower = 248;         // of MXFP4: 2^120
+  if (format.kind == CodeKind::kMxFp4) return bytes[0] <= kMostPower;
+  return std::all_of(halves, halves + format.halves, [](uint16_t half) {
+    return (half & kExponent) != kExponent;
+  });
+}
+
+}  // namespace
+
+absl::Status EncodeStrip(const CodeFormat& format, const std::byte* rows,
+                         int32_t count, int32_t k, std::byte* out) {
+  const size_t row_bytes = format.row_bytes(k);
+  uint8_t codes[kStripColumns][kMaxCodeBlock] = {};
+  uint16_t halves[kStripColumns][kMaxCodeHalves] = {};
+  uint8_t bytes[kStripColumns][kMaxCodeBytes] = {};
+  auto* next = reinterpret_cast<uint8_t*>(out);
+  for (int32_t block = 0; block < k / format.block; ++block) {
+    for (int32_t column = 0; column < count; ++column) {
+      format.split(rows + column * row_bytes + block * format.block_bytes(),
+                   codes[column], halves[column], bytes[column]);
+      if (!IsFinite(format, halves[column], bytes[column])) {
+        return InvalidArgument("row ", column, " of the ", count,
+                               " has a scale that is no number");
+      }
+    }
+    for (int half = 0; half < format.halves; ++half) {
+      for (int32_t column = 0; column < kStripColumns; ++column) {
+        std::memcpy(next, &halves[column][half], 2);
+        next += 2;
+      }
+    }
+    for (int byte = 0; byte < format.bytes; ++byte) {
+      for (int32_t column = 0; column < kStripColumns; ++column) {
+        *next++ = bytes[column][byte];
+      }
+    }
+    const int low = format.bits >= 8 ? 8 : format.bits >= 4 ? 4 : 2;
+    for (int32_t input = 0; input < format.block; input += kTogether) {
+      if (low == 8) {
+        next = StoreWords(codes, input, next);
+        continue;
+      }
+      next = StorePlane(codes, input, low, 0, next);
+      if (format.bits > low) {
+        next = StorePlane(codes, input, format.bits - low, low, next);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ClearPadding(int32_t n, int32_t k, DType dtype, const PanelOrder& order,
+                  void* out) {
+  const size_t element = dtype == DType::kFloat32 ? 4 : 2;
+  const size_t block = element * order.block * order.padded_k;
+  const size_t used = element * order.block * k;
+  auto* next = static_cast<std::byte*>(out);
+  for (int32_t column = 0; column < n; column += order.block) {
+    const size_t from = n - column < order.block ? 0 : std::min(used, block);
+    std::memset(next + from, 0, block - from);
+    next += block;
+  }
+}
+
+}  // namespace sluice

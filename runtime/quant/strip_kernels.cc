@@ -1,0 +1,344 @@
+#include <bit>
+#include <cstring>
+
+#include "common/float16.h"
+#include "runtime/quant/strip_codec.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "runtime/quant/strip_kernels.cc"
+#include "hwy/foreach_target.h"
+// Highway's header must follow foreach_target.h:
+#include "hwy/highway.h"
+#include "runtime/quant/columns-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A block's scales and minima, of each group and column. No minimum is -0, so
+// that no weight is.
+struct GroupNumbers {
+  HWY_ALIGN float scale[kMaxCodeGroups][kStripColumns];
+  HWY_ALIGN float minimum[kMaxCodeGroups][kStripColumns];
+};
+
+// A block's parameters, as a strip has them.
+struct BlockParams {
+  HWY_ALIGN float half[kMaxCodeHalves][kStripColumns];  // as float16
+  const uint8_t* bytes;                                 // [bytes][16]
+  const uint8_t* row(int byte) const { return bytes + byte * kStripColumns; }
+};
+
+// The formats whose codes count from `kZero`, and have a scale only.
+template <int kZero>
+HWY_INLINE void ScaleOnly(const BlockParams& from, GroupNumbers* to) {
+  for (int c = 0; c < kStripColumns; ++c) {
+    to->scale[0][c] = from.half[0][c];
+    to->minimum[0][c] = from.half[0][c] * static_cast<float>(-kZero) + 0.0f;
+  }
+}
+
+HWY_INLINE void ScaleAndMinimum(const BlockParams& from, GroupNumbers* to) {
+  for (int c = 0; c < kStripColumns; ++c) {
+    to->scale[0][c] = from.half[0][c];
+    to->minimum[0][c] = from.half[1][c] + 0.0f;
+  }
+}
+
+// A power of two, of twice the numbers in the table: ggml's halves.
+HWY_INLINE void PowerOfTwo(const BlockParams& from, GroupNumbers* to) {
+  for (int c = 0; c < kStripColumns; ++c) {
+    const uint32_t e = from.bytes[c];
+    const uint32_t bits = e < 2 ? uint32_t{0x200000} << e : (e - 1) << 23;
+    to->scale[0][c] = std::bit_cast<float>(bits);
+    to->minimum[0][c] = 0;
+  }
+}
+
+// A scale and a minimum of 4 bits for each 16 inputs, in one byte.
+HWY_INLINE void ByteOfTwo(const BlockParams& from, GroupNumbers* to) {
+  for (int g = 0; g < 16; ++g) {
+    const uint8_t* const both = from.row(g);
+    for (int c = 0; c < kStripColumns; ++c) {
+      const int scale = both[c] & 15;
+      const int minimum = both[c] >> 4;
+      to->scale[g][c] = from.half[0][c] * static_cast<float>(scale);
+      to->minimum[g][c] = from.half[1][c] * static_cast<float>(-minimum) + 0.0f;
+    }
+  }
+}
+
+// 16 scales of 6 bits, from -32 on: 4 bits of two in each of the first 8 bytes,
+// 2 bits of four in the rest. Codes count from 4.
+HWY_INLINE void SixBitScales(const BlockParams& from, GroupNumbers* to) {
+  for (int g = 0; g < 16; ++g) {
+    const uint8_t* const low = from.row(g % 8);
+    const uint8_t* const high = from.row(8 + g % 4);
+    const int low_shift = g < 8 ? 0 : 4;
+    const int high_shift = g / 4 * 2;
+    for (int c = 0; c < kStripColumns; ++c) {
+      const int scale = (low[c] >> low_shift & 15) | (high[c] >> high_shift & 3)
+                                                         << 4;
+      to->scale[g][c] = from.half[0][c] * static_cast<float>(scale - 32);
+      to->minimum[g][c] = to->scale[g][c] * -4.0f + 0.0f;
+    }
+  }
+}
+
+// 8 scales and 8 minima of 6 bits in 12 bytes: of the first four each has a
+// byte of its own, whose upper bits belong to the last four.
+HWY_INLINE void SixBitPairs(const BlockParams& from, GroupNumbers* to) {
+  for (int g = 0; g < 8; ++g) {
+    const uint8_t* const a = from.row(g < 4 ? g : g + 4);
+    const uint8_t* const b = from.row(g < 4 ? g + 4 : g);
+    const uint8_t* const top = from.row(g < 4 ? g : g - 4);
+    for (int c = 0; c < kStripColumns; ++c) {
+      int scale, minimum;
+      if (g < 4) {
+        scale = a[c] & 63;
+        minimum = b[c] & 63;
+      } else {
+        scale = (a[c] & 15) | top[c] >> 6 << 4;
+        minimum = a[c] >> 4 | b[c] >> 6 << 4;
+      }
+      to->scale[g][c] = from.half[0][c] * static_cast<float>(scale);
+      to->minimum[g][c] = from.half[1][c] * static_cast<float>(-minimum) + 0.0f;
+    }
+  }
+}
+
+// A signed byte for each 16 inputs; codes count from 32.
+HWY_INLINE void SignedBytes(const BlockParams& from, GroupNumbers* to) {
+  for (int g = 0; g < 16; ++g) {
+    const uint8_t* const scale = from.row(g);
+    for (int c = 0; c < kStripColumns; ++c) {
+      to->scale[g][c] =
+          from.half[0][c] * static_cast<float>(static_cast<int8_t>(scale[c]));
+      to->minimum[g][c] = to->scale[g][c] * -32.0f + 0.0f;
+    }
+  }
+}
+
+// What codes stand for: themselves, or the entries of ggml's kvalues_iq4nl, or
+// twice those of OCP's E2M1.
+enum class Numbers { kCodes, kIq4, kE2M1 };
+HWY_ALIGN constexpr float kIq4Numbers[16] = {
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+HWY_ALIGN constexpr float kE2M1Numbers[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                              0, -1, -2, -3, -4, -6, -8, -12};
+
+template <Numbers kNumbers>
+HWY_INLINE VF NumberOf(VU code) {
+  const DF d;
+  if constexpr (kNumbers == Numbers::kCodes) {
+    return hn::ConvertTo(d, hn::BitCast(DI(), code));
+  } else {
+    const float* const table =
+        kNumbers == Numbers::kIq4 ? kIq4Numbers : kE2M1Numbers;
+    if constexpr (kLookUp) {
+      return hn::TableLookupLanes(hn::Load(d, table),
+                                  hn::IndicesFromVec(d, code));
+    } else {
+      return hn::GatherIndex(d, table, hn::BitCast(DI(), code));
+    }
+  }
+}
+
+HWY_INLINE VU LoadBytes(const uint8_t* from) {
+  return hn::PromoteTo(DU(), hn::LoadU(DU8(), from));
+}
+
+// Returns the codes of input kInput of the 8 that lie from `from` on, of a
+// vector of columns.
+template <int kBits, int kInput>
+HWY_INLINE VU CodesOf(const uint8_t* from) {
+  constexpr int kLow = kBits >= 8 ? 8 : kBits >= 4 ? 4 : 2;
+  constexpr int kHigh = kBits - kLow;
+  const DU du;
+  if constexpr (kLow == 8) {
+    const auto* words = reinterpret_cast<const uint16_t*>(
+        from + kInput / 2 * 2 * kStripColumns);
+    const VU both = hn::PromoteTo(du, hn::LoadU(DU16(), words));
+    return kInput % 2 == 0 ? hn::And(both, hn::Set(du, 255))
+                           : hn::ShiftRight<8>(both);
+  } else {
+    const auto plane = [&](const uint8_t* at, auto bits_of) HWY_ATTR {
+      constexpr int kPlane = decltype(bits_of)::value;
+      constexpr int kPer = 8 / kPlane;
+      constexpr int kShift = kInput % kPer * kPlane;
+      const VU some = LoadBytes(at + kInput / kPer * kStripColumns);
+      const VU moved = hn::ShiftRight<kShift>(some);
+      return kShift + kPlane == 8
+                 ? moved
+                 : hn::And(moved, hn::Set(du, (1u << kPlane) - 1));
+    };
+    const VU low = plane(from, std::integral_constant<int, kLow>());
+    if constexpr (kHigh == 0) {
+      return low;
+    } else {
+      const VU high = plane(from + kLow * kStripColumns,
+                            std::integral_constant<int, kHigh>());
+      return hn::Or(low, hn::ShiftLeft<kLow>(high));
+    }
+  }
+}
+
+// A format at compile time: its codes, what they stand for, and how parameters
+// become scales and minima.
+template <int kBitsOf, int kBlockOf, int kGroupOf, Numbers kNumbersOf>
+struct Traits {
+  static constexpr int kBits = kBitsOf;
+  static constexpr int32_t kBlock = kBlockOf;
+  static constexpr int32_t kGroup = kGroupOf;
+  static constexpr Numbers kNumbers = kNumbersOf;
+};
+
+// The place of a strip's columns in a panel.
+struct Place {
+  size_t first;   // element of the first input and column
+  size_t row;     // elements from one input, or pair of inputs, to the next
+  size_t stride;  // elements of a column's inputs side by side: interleave
+  int32_t count;  // of columns
+};
+
+template <Form kForm, class F, typename T>
+HWY_INLINE void DecodeGroup(const uint8_t* codes, const float* scales,
+                            const float* minima, const Place& place, T* out) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kTogether = size_t{kStripColumns} * F::kBits;  // bytes of 8
+  for (size_t c = 0; c < static_cast<size_t>(place.count); c += lanes) {
+    const VF scale = hn::Load(d, scales + c);
+    const VF minimum = hn::Load(d, minima + c);
+    const size_t left = place.count - c;
+    const uint8_t* from = codes + (F::kBits == 8 ? 2 * c : c);
+    T* to = out + c * place.stride;
+    const auto pair = [&](auto input) HWY_ATTR {
+      constexpr int kInput = decltype(input)::value;
+      const VF even =
+          hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput>(from)),
+                     scale, minimum);
+      const VF odd =
+          hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput + 1>(from)),
+                     scale, minimum);
+      T* const next = kForm == Form::kBf16Pairs ? nullptr : to + place.row;
+      if (left >= lanes) {
+        StoreColumns<kForm>(Convert<kForm>(even, odd), to, next);
+      } else {
+        StoreSome<kForm>(Convert<kForm>(even, odd), left, to, next);
+      }
+      to += kForm == Form::kBf16Pairs ? place.row : 2 * place.row;
+    };
+    for (int32_t i = 0; i < F::kGroup; i += 8) {
+      pair(std::integral_constant<int, 0>());
+      pair(std::integral_constant<int, 2>());
+      pair(std::integral_constant<int, 4>());
+      pair(std::integral_constant<int, 6>());
+      from += kTogether;
+    }
+  }
+}
+
+template <Form kForm, class F, typename Params>
+HWY_INLINE void DecodeBlocksOf(const CodeFormat& format, const uint8_t* strip,
+                               int32_t k, const Place& place, Params params,
+                               void* out) {
+  using T = std::conditional_t<kForm == Form::kFloat, float, uint16_t>;
+  T* to = static_cast<T*>(out) + place.first;
+  const size_t rows = kForm == Form::kBf16Pairs ? F::kGroup / 2 : F::kGroup;
+  BlockParams from;
+  GroupNumbers numbers;
+  for (int32_t block = 0; block < k / F::kBlock; ++block) {
+    for (int half = 0; half < format.halves; ++half) {
+      uint16_t bits[kStripColumns];
+      std::memcpy(bits, strip, sizeof bits);
+      strip += sizeof bits;
+      for (int c = 0; c < kStripColumns; ++c) {
+        from.half[half][c] = Float16ToFloat(bits[c]);
+      }
+    }
+    from.bytes = strip;
+    strip += format.bytes * kStripColumns;
+    params(from, &numbers);
+    for (int32_t g = 0; g < F::kBlock / F::kGroup; ++g) {
+      DecodeGroup<kForm, F>(strip, numbers.scale[g], numbers.minimum[g], place,
+                            to);
+      strip += size_t{F::kGroup} * F::kBits * kStripColumns / 8;
+      to += rows * place.row;
+    }
+  }
+}
+
+template <Form kForm>
+HWY_INLINE void DecodeFormat(const CodeFormat& format, const uint8_t* strip,
+                             int32_t k, const Place& place, void* out) {
+  const auto decode = [&](auto traits, auto params) HWY_ATTR {
+    DecodeBlocksOf<kForm, decltype(traits)>(format, strip, k, place, params,
+                                            out);
+  };
+  constexpr Numbers kCodes = Numbers::kCodes;
+  switch (format.kind) {
+    case CodeKind::kQ4_0:
+      return decode(Traits<4, 32, 32, kCodes>(), &ScaleOnly<8>);
+    case CodeKind::kQ4_1:
+      return decode(Traits<4, 32, 32, kCodes>(), &ScaleAndMinimum);
+    case CodeKind::kQ5_0:
+      return decode(Traits<5, 32, 32, kCodes>(), &ScaleOnly<16>);
+    case CodeKind::kQ5_1:
+      return decode(Traits<5, 32, 32, kCodes>(), &ScaleAndMinimum);
+    case CodeKind::kQ8_0:
+      return decode(Traits<8, 32, 32, kCodes>(), &ScaleOnly<128>);
+    case CodeKind::kQ2_K:
+      return decode(Traits<2, 256, 16, kCodes>(), &ByteOfTwo);
+    case CodeKind::kQ3_K:
+      return decode(Traits<3, 256, 16, kCodes>(), &SixBitScales);
+    case CodeKind::kQ4_K:
+      return decode(Traits<4, 256, 32, kCodes>(), &SixBitPairs);
+    case CodeKind::kQ5_K:
+      return decode(Traits<5, 256, 32, kCodes>(), &SixBitPairs);
+    case CodeKind::kQ6_K:
+      return decode(Traits<6, 256, 16, kCodes>(), &SignedBytes);
+    case CodeKind::kIq4Nl:
+      return decode(Traits<4, 32, 32, Numbers::kIq4>(), &ScaleOnly<0>);
+    case CodeKind::kMxFp4:
+      return decode(Traits<4, 32, 32, Numbers::kE2M1>(), &PowerOfTwo);
+  }
+}
+
+void DecodeStripImpl(const CodeFormat& format, const std::byte* strip,
+                     int32_t k, DType dtype, const PanelOrder& order,
+                     int32_t column, int32_t count, void* out) {
+  Place place;
+  place.first = order.Position(column, 0);
+  place.stride = static_cast<size_t>(order.interleave);
+  place.row = static_cast<size_t>(order.block) * order.interleave;
+  place.count = count;
+  const auto* from = reinterpret_cast<const uint8_t*>(strip);
+  if (dtype == DType::kFloat32) {
+    DecodeFormat<Form::kFloat>(format, from, k, place, out);
+  } else if (order.interleave == 1) {
+    DecodeFormat<Form::kBf16>(format, from, k, place, out);
+  } else {
+    DecodeFormat<Form::kBf16Pairs>(format, from, k, place, out);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sluice
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice {
+
+HWY_EXPORT(DecodeStripImpl);
+
+void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
+                 DType dtype, const PanelOrder& order, int32_t column,
+                 int32_t count, void* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeStripImpl)
+  (format, strip, k, dtype, order, column, count, out);
+}
+
+}  // namespace sluice
+#endif
