@@ -188,8 +188,8 @@ absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
   if (!parts_.dequantizes) return Backend::PackedLayer{view, false};
   const Timed timed(&parts_.stats->dequantize_seconds, parts_.trace_row,
                     "dequantize", {{{"layer", layer}}});
-  SLUICE_RETURN_IF_ERROR(
-      backend_.DequantizeLayer(view, parts_.dequantized.as<std::byte>()));
+  SLUICE_RETURN_IF_ERROR(backend_.DequantizeLayer(
+      options_.layers.begin + layer, view, parts_.dequantized.as<std::byte>()));
   return Backend::PackedLayer{PackedView::Whole(parts_.dequantized.data()),
                               true};
 }

@@ -43,12 +43,13 @@ class Backend {
 
   // Quantized weights can be dequantized once for several micro-batches: from a
   // layer's packed unit into one of PackedWeights::DequantizedLayerBytes(),
-  // which the computing calls then take with `dequantized` set.
+  // which the computing calls then take with `dequantized` set. `layer` counts
+  // from the model's first, as in all calls.
   struct PackedLayer {
     PackedView view;
     bool dequantized = false;
   };
-  virtual absl::Status DequantizeLayer(const PackedView& packed,
+  virtual absl::Status DequantizeLayer(int layer, const PackedView& packed,
                                        std::byte* out) = 0;
 
   // x = embedding of the batch's tokens, positions included if they are

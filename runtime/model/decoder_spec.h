@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/types.h"
+#include "runtime/model/code_format.h"
 
 namespace sluice {
 
@@ -35,10 +36,25 @@ struct RotarySpec {
   friend bool operator==(const RotarySpec&, const RotarySpec&) = default;
 };
 
+// The formats in which the checkpoint has a layer's matrices coded, each output
+// by itself; null: it has numbers, or codes that are only read as numbers. Bits
+// of answers do not depend on whether codes are kept.
+struct LayerCodes {
+  const CodeFormat* q = nullptr;
+  const CodeFormat* k = nullptr;
+  const CodeFormat* v = nullptr;
+  const CodeFormat* out = nullptr;
+  const CodeFormat* gate = nullptr;
+  const CodeFormat* up = nullptr;
+  const CodeFormat* down = nullptr;
+  friend bool operator==(const LayerCodes&, const LayerCodes&) = default;
+};
+
 // What layers of one model may differ in.
 struct LayerSpec {
   int32_t window = 0;  // positions visible including one's own; 0: all
   int32_t rotary = 0;  // of DecoderSpec::rotaries; -1: none
+  LayerCodes codes;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
@@ -108,8 +124,9 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float residual_scale = 1;
   float logit_scale = 1;
-  std::vector<LayerSpec> layers;  // [num_layers]; empty: all default
-  bool tied_embeddings = false;   // the head is the embedding matrix
+  std::vector<LayerSpec> layers;           // [num_layers]; empty: all default
+  bool tied_embeddings = false;            // the head is the embedding matrix
+  const CodeFormat* head_codes = nullptr;  // as LayerCodes, of the head
 
   DType native_dtype = DType::kFloat32;  // of config.json
   std::vector<int32_t> eos_token_ids;    // of config.json

@@ -86,6 +86,27 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
   return weights;
 }
 
+const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role) {
+  switch (role) {
+    case TensorRole::kQWeight:
+      return codes.q;
+    case TensorRole::kKWeight:
+      return codes.k;
+    case TensorRole::kVWeight:
+      return codes.v;
+    case TensorRole::kOutWeight:
+      return codes.out;
+    case TensorRole::kGateWeight:
+      return codes.gate;
+    case TensorRole::kUpWeight:
+      return codes.up;
+    case TensorRole::kDownWeight:
+      return codes.down;
+    default:
+      return nullptr;
+  }
+}
+
 int64_t LayerElements(const DecoderSpec& spec) {
   int64_t elements = 0;
   for (const LayerWeights::Matrix& matrix : WeightsOf(spec).matrices) {

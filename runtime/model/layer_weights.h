@@ -107,6 +107,9 @@ struct LayerWeights {
 // is not among it.
 LayerWeights WeightsOf(const DecoderSpec& spec);
 
+// Returns what the checkpoint has a matrix coded in, or null.
+const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role);
+
 // Returns the elements of a layer's matrices.
 int64_t LayerElements(const DecoderSpec& spec);
 

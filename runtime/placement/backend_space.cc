@@ -62,28 +62,52 @@ PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
                                 const PanelRules& rules) {
   PackedLayouts layouts;
   const TensorShard shard = shape.shard(spec);
-  layouts.layer = MakeLayerLayout(spec, shape.weight_format, shard, rules);
-  if (shape.weight_format != WeightFormat::kFull) {
+  std::vector<LayerCodes> kinds;
+  for (int32_t layer = 0; layer < spec.num_layers; ++layer) {
+    const LayerCodes& codes = spec.layer(layer).codes;
+    const auto kind = std::find(kinds.begin(), kinds.end(), codes);
+    layouts.layout_of.push_back(static_cast<int32_t>(kind - kinds.begin()));
+    if (kind != kinds.end()) continue;
+    kinds.push_back(codes);
+    layouts.layers.push_back(
+        MakeLayerLayout(spec, codes, shape.weight_format, shard, rules));
+  }
+  if (layouts.quantized()) {
     layouts.dequantized =
-        MakeLayerLayout(spec, WeightFormat::kFull, shard, rules);
+        MakeLayerLayout(spec, {}, WeightFormat::kFull, shard, rules);
   }
   if (shape.layers.begin == 0 && shape.tensor.leads()) {
     layouts.embedding = MakeEmbeddingLayout(spec, shape.max_model_len, rules);
   }
   if (HasHead(spec, shape)) {
-    layouts.head = MakeHeadLayout(spec, shape.weight_format, shard,
-                                  layouts.layer.bytes, rules);
+    size_t most = 0;
+    for (const LayerLayout& layer : layouts.layers) {
+      most = std::max(most, layer.bytes);
+    }
+    layouts.head =
+        MakeHeadLayout(spec, shape.weight_format, shard, most, rules);
   }
   return layouts;
+}
+
+bool PackedLayouts::quantized() const {
+  for (const LayerLayout& layer : layers) {
+    for (const MatrixLayout* w : layer.matrices()) {
+      if (w->quantized()) return true;
+    }
+  }
+  return false;
 }
 
 absl::Status PackedLayouts::ForEachMatrix(
     absl::FunctionRef<absl::Status(MatrixLayout* w)> visit) {
   std::vector<MatrixLayout*> all = {&embedding.project_in};
-  for (LayerLayout* l : {&layer, &dequantized}) {
-    const auto matrices = l->matrices();
+  const auto add = [&](LayerLayout& layer) {
+    const auto matrices = layer.matrices();
     all.insert(all.end(), matrices.begin(), matrices.end());
-  }
+  };
+  for (LayerLayout& layer : layers) add(layer);
+  add(dequantized);
   for (HeadSectionLayout& section : head) {
     all.insert(all.end(), {&section.project_out, &section.head});
   }
@@ -96,8 +120,10 @@ absl::Status PackedLayouts::ForEachMatrix(
 
 std::vector<MatrixLayout> PackedLayouts::Matrices() const {
   std::vector<MatrixLayout> all;
-  for (const MatrixLayout* w : layer.matrices()) {
-    if (w->n > 0) all.push_back(*w);
+  for (const LayerLayout& layer : layers) {
+    for (const MatrixLayout* w : layer.matrices()) {
+      if (w->n > 0) all.push_back(*w);
+    }
   }
   if (embedding.project_in.n > 0) all.push_back(embedding.project_in);
   for (const HeadSectionLayout& section : head) {
@@ -156,7 +182,11 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
   gemm_threads = kGemmScratch;
-  if (shape.weight_format != WeightFormat::kFull) {
+  const bool codes = std::any_of(
+      spec.layers.begin(), spec.layers.end(),
+      [](const LayerSpec& layer) { return layer.codes != LayerCodes(); });
+  if (shape.weight_format != WeightFormat::kFull || codes ||
+      spec.head_codes != nullptr) {
     // A panel that is dequantized, of as many inputs as any has.
     const int64_t deepest = std::max<int64_t>(
         {spec.hidden_size, QueryWidth(spec), spec.intermediate_size,
@@ -213,7 +243,7 @@ GpuSpace::GpuSpace(const DecoderSpec& spec, const BackendShape& shape,
   const bool quantized = shape.weight_format != WeightFormat::kFull;
   const bool one_slot = shape.attention_slots == 1;
   const size_t few = quantized ? std::min<size_t>(rows, kFewRows) : 0;
-  const size_t up = layouts.layer.up.n;
+  const size_t up = layouts.layers.front().up.n;
   const TensorShard shard = shape.shard(spec);
   const size_t qkv_row = QkvBytes(spec, shard);
   normed = rows * std::max(std::max(spec.hidden_size, spec.embed_dim) * element,

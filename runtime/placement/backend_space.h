@@ -48,12 +48,20 @@ struct BackendShape {
 // head has no sections.
 struct PackedLayouts {
   EmbeddingLayout embedding;
-  LayerLayout layer;
-  LayerLayout dequantized;  // a layer in full, if it is quantized
+  // Layers may keep codes of their own: the layouts that layers of the model
+  // have, and each one's.
+  std::vector<LayerLayout> layers;
+  std::vector<int32_t> layout_of;  // [num_layers]
+  LayerLayout dequantized;         // a layer in full, if any layer is quantized
   std::vector<HeadSectionLayout> head;
+
+  // `layer` counts from the model's first.
+  const LayerLayout& layer(int layer) const { return layers[layout_of[layer]]; }
 
   static PackedLayouts Of(const DecoderSpec& spec, const BackendShape& shape,
                           const PanelRules& rules);
+  // Whether some layer has a quantized matrix.
+  bool quantized() const;
   // Calls `visit` for each matrix, those of `dequantized` included, until it
   // gives an error.
   absl::Status ForEachMatrix(

@@ -38,6 +38,13 @@ class Builder {
     return matrix;
   }
 
+  MatrixLayout Coded(int64_t k, const std::array<CodedColumns, 3>& codes) {
+    const MatrixLayout matrix =
+        rules_.LayoutCoded(static_cast<int32_t>(k), codes, next_);
+    next_ = RoundUpTo(matrix.offset + matrix.bytes, kPanelAlignment);
+    return matrix;
+  }
+
   size_t Bytes(size_t bytes) {
     const size_t offset = next_;
     next_ = RoundUpTo(next_ + bytes, kPanelAlignment);
@@ -60,11 +67,33 @@ size_t PartOf(size_t offset, std::span<const VectorLayout* const> vectors,
   }
   for (const MatrixLayout* m : matrices) {
     if (m->n == 0 || m->offset > offset) continue;
-    const size_t panel = std::min<size_t>(
-        m->num_panels() - 1, (offset - m->offset) / m->whole_panel_bytes);
-    begin = m->panel_offset(static_cast<int>(panel));
+    begin = m->panel_offset(m->PanelAt(offset));
   }
   return begin;
+}
+
+// Returns the codes that a matrix of these columns keeps; none, if it can't.
+// Where gate and up take turns in a panel, both are in one format.
+std::array<CodedColumns, 3> KeptCodes(const std::vector<CodedColumns>& slots,
+                                      int64_t k, bool takes_turns) {
+  std::array<CodedColumns, 3> kept;
+  size_t count = 0;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const CodedColumns& slot = slots[i];
+    const bool whole = slot.columns % kStripColumns == 0;
+    if (slot.format == nullptr || k % slot.format->block != 0 ||
+        (!whole && (i + 1 < slots.size() || takes_turns))) {
+      return {};
+    }
+    if (slot.columns == 0) continue;
+    if (count > 0 && kept[count - 1].format == slot.format) {
+      kept[count - 1].columns += slot.columns;
+      continue;
+    }
+    if (count == kept.size() || (count > 0 && takes_turns)) return {};
+    kept[count++] = slot;
+  }
+  return kept;
 }
 
 }  // namespace
@@ -156,8 +185,9 @@ size_t HeadSectionLayout::PartBegin(size_t offset) const {
   return PartOf(offset, vectors, matrices);
 }
 
-LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
-                            const TensorShard& shard, const PanelRules& rules) {
+LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
+                            WeightFormat format, const TensorShard& shard,
+                            const PanelRules& rules) {
   const LayerWeights weights = WeightsOf(spec);
   const auto length = [&](const std::vector<WeightSlot>& slots) {
     int64_t rows = 0;
@@ -177,8 +207,22 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
     }
   }
   for (const LayerWeights::Matrix& matrix : weights.matrices) {
-    layout.matrix(matrix.part) = builder.Matrix(
-        length(matrix.slots), matrix.slots.front().columns, format);
+    const int64_t k = matrix.slots.front().columns;
+    std::array<CodedColumns, 3> kept;
+    if (format == WeightFormat::kFull && rules.keeps_codes) {
+      std::vector<CodedColumns> slots;
+      for (const WeightSlot& slot : matrix.slots) {
+        slots.push_back({shard.RowsOf(slot, spec.head_dim).size(),
+                         CodesOf(codes, slot.role)});
+      }
+      kept = KeptCodes(slots, k,
+                       matrix.part == LayerMatrix::kUp && spec.gated_mlp &&
+                           rules.interleaves_gate());
+    }
+    layout.matrix(matrix.part) =
+        kept[0].format != nullptr
+            ? builder.Coded(k, kept)
+            : builder.Matrix(length(matrix.slots), k, format);
   }
   layout.bytes = builder.Finish();
   return layout;
@@ -191,10 +235,19 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               const PanelRules& rules) {
   const WeightFormat head_format =
       format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
-  MatrixLayout whole;
-  if (shard.vocab.size() > 0) {
-    whole = rules.Layout(shard.vocab.size(), spec.embed_dim, head_format, 0);
-  }
+  const bool coded = head_format == WeightFormat::kFull && rules.keeps_codes &&
+                     KeptCodes({{shard.vocab.size(), spec.head_codes}},
+                               spec.embed_dim, false)[0]
+                             .format != nullptr;
+  const auto matrix = [&](int64_t columns, Builder& builder) {
+    return coded && columns > 0
+               ? builder.Coded(
+                     spec.embed_dim,
+                     {{{static_cast<int32_t>(columns), spec.head_codes}}})
+               : builder.Matrix(columns, spec.embed_dim, head_format);
+  };
+  Builder alone(rules);
+  const MatrixLayout whole = matrix(shard.vocab.size(), alone);
   const auto panels = static_cast<size_t>(whole.num_panels());
   const size_t wanted = std::max<size_t>(
       1, CeilDiv(whole.bytes, std::max(layer_bytes, kMinHeadSection)));
@@ -222,7 +275,7 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
       section.project_out =
           builder.Matrix(spec.embed_dim, spec.hidden_size, WeightFormat::kFull);
     }
-    section.head = builder.Matrix(columns, spec.embed_dim, head_format);
+    section.head = matrix(columns, builder);
     section.bytes = builder.Finish();
   }
   return sections;

@@ -100,8 +100,11 @@ struct EmbeddingLayout {
 // bits: it is a large part of what is read, and the logits' errors are the
 // answer's. Its small projection and the embedding stay full.
 // The shard is that of the layers' format, also for a layer made full.
-LayerLayout MakeLayerLayout(const DecoderSpec& spec, WeightFormat format,
-                            const TensorShard& shard, const PanelRules& rules);
+// Full matrices whose weights `codes` has stay in these, if the rules keep them
+// and they come in whole strips: all of a matrix, or none.
+LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
+                            WeightFormat format, const TensorShard& shard,
+                            const PanelRules& rules);
 // Cuts the rank's part of the head into sections of whole panels, none much
 // larger than a layer of `layer_bytes`, or a MiB, if a panel is not.
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,

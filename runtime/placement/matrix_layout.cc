@@ -49,4 +49,36 @@ MatrixLayout PanelRules::Layout(int32_t n, int32_t k, WeightFormat format,
   return w;
 }
 
+MatrixLayout PanelRules::LayoutCoded(int32_t k,
+                                     std::array<CodedColumns, 3> codes,
+                                     size_t offset) const {
+  MatrixLayout w;
+  w.k = k;
+  w.offset = offset;
+  w.panel_width = kPanelColumns;
+  for (CodedColumns& some : codes) {
+    if (some.format == nullptr) continue;
+    some.strip_bytes =
+        RoundUpTo(kStripColumns * some.format->row_bytes(k), kPanelAlignment);
+    w.n += some.columns;
+  }
+  w.codes = codes;
+  w.bytes = w.CodedBytes(w.n);
+  w.last_panel_bytes = w.panel_bytes(w.num_panels() - 1);
+  for (int panel = 0; panel < w.num_panels(); ++panel) {
+    w.whole_panel_bytes = std::max(w.whole_panel_bytes, w.panel_bytes(panel));
+  }
+  return w;
+}
+
+int MatrixLayout::PanelAt(size_t at) const {
+  int begin = 0;
+  int end = num_panels();
+  while (end - begin > 1) {
+    const int middle = begin + (end - begin) / 2;
+    (panel_offset(middle) <= at ? begin : end) = middle;
+  }
+  return begin;
+}
+
 }  // namespace sluice

@@ -126,6 +126,11 @@ KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
   return groups;
 }
 
+uint64_t StageSizes::layer_bytes() const {
+  return std::accumulate(units.begin(), units.begin() + num_layers(),
+                         uint64_t{0});
+}
+
 int64_t StageSizes::WindowPagesWith(int64_t pages) const {
   if (kv_groups.window == 0 || pages == 0) return 0;
   const int64_t share =
@@ -166,11 +171,14 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   }
   dequantized =
       shape.policy.num_microbatches > 1 ? layouts.dequantized.bytes : 0;
-  units.assign(num_layers(), layouts.layer.bytes);
   layer_staging = 0;
-  for (const MatrixLayout* w : std::as_const(layouts.layer).matrices()) {
-    layer_staging =
-        std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
+  for (int32_t i = shape.layers.begin; i < shape.layers.end; ++i) {
+    const LayerLayout& layer = layouts.layer(i);
+    units.push_back(layer.bytes);
+    for (const MatrixLayout* w : layer.matrices()) {
+      layer_staging =
+          std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
+    }
   }
   for (const HeadSectionLayout& section : layouts.head) {
     units.push_back(section.bytes);

@@ -99,9 +99,12 @@ struct StageSizes {
                page(KvGroup::kWindow);
   }
   int num_layers() const { return shape.layers.size(); }
+  // Returns the bytes of all layers' packed units.
+  uint64_t layer_bytes() const;
   size_t PartBegin(size_t unit, size_t offset) const {
     return unit < static_cast<size_t>(num_layers())
-               ? layouts.layer.PartBegin(offset)
+               ? layouts.layer(shape.layers.begin + static_cast<int>(unit))
+                     .PartBegin(offset)
                : layouts.head[unit - num_layers()].PartBegin(offset);
   }
   uint64_t staging_of(size_t unit) const {

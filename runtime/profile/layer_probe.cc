@@ -77,7 +77,7 @@ absl::Status LayerProbe::Init(int32_t hidden) {
 }
 
 absl::Status LayerProbe::MakePackedFiles() {
-  const size_t bytes = parts_.weights->LayerBytes();
+  const size_t bytes = parts_.weights->LayerBytes(0);
   SLUICE_ASSIGN_OR_RETURN(
       const HostBuffer host,
       HostBuffer::Create("profile", std::min(bytes, kPartBytes),
@@ -156,7 +156,7 @@ absl::StatusOr<double> LayerProbe::DequantizedBytes(
       TimeCalls(seconds, 2, cancelled, [&]() -> absl::Status {
         for (size_t i = 0; i < layers; ++i) {
           SLUICE_RETURN_IF_ERROR(parts_.backend->DequantizeLayer(
-              PackedView::Whole(packed_[i % packed_.size()].as<std::byte>()),
+              0, PackedView::Whole(packed_[i % packed_.size()].as<std::byte>()),
               dequantized_.as<std::byte>()));
         }
         return parts_.backend->Finish();

@@ -11,6 +11,7 @@
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/placement/buffer_sizes.h"
 #include "runtime/quant/convert_floats.h"
+#include "runtime/quant/strip_codec.h"
 #include "runtime/weights/packed_weights.h"
 
 namespace sluice {
@@ -135,6 +136,13 @@ class WindowPacker {
   }
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels);
+  // Pack a panel, of which `runs` are the rows, to `out`, working with the
+  // floats of its rows.
+  absl::Status PackNumbers(const MatrixLayout& layout, int panel,
+                           const PanelRows& runs, float* staging, int thread,
+                           std::byte* out);
+  absl::Status PackCodes(const MatrixLayout& layout, int panel,
+                         const PanelRows& runs, float* staging, std::byte* out);
   // Packs a table of which rows are looked up, in its dtype, from `offset` on
   // in the packed unit.
   absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset);
@@ -199,22 +207,18 @@ absl::Status WindowPacker::PackMatrix(const MatrixLayout& layout,
     pool_->ParallelFor(count, [&](int task, int thread) {
       const int panel = first + task;
       float* rows = staging.as<float>() + thread * staging_floats;
-      int64_t row = 0;
-      for (const RowRun& run : panels[panel]) {
-        absl::Status status =
-            source_.ReadRows(*run.ref, run.begin, run.end, rows + row * k);
-        if (!status.ok()) return error.Set(std::move(status));
-        row += run.end - run.begin;
-      }
       const size_t offset = layout.panel_offset(panel);
       const size_t bytes = layout.panel_bytes(panel);
       const bool whole = to_.Holds(offset, bytes);
       std::byte* const cut = cut_panels + thread * panel_bytes;
       if (!whole) std::memset(cut, 0, bytes);
-      absl::Status status = packer_->Pack(layout, panel, rows, thread,
-                                          whole ? to_.At(offset) : cut);
+      std::byte* const out = whole ? to_.At(offset) : cut;
+      absl::Status status =
+          layout.coded()
+              ? PackCodes(layout, panel, panels[panel], rows, out)
+              : PackNumbers(layout, panel, panels[panel], rows, thread, out);
       if (!status.ok()) {
-        error.Set(Annotate(status, panels[panel][0].ref->name));
+        error.Set(std::move(status));
       } else if (!whole) {
         CopyWithin(to_, offset, std::span<const std::byte>(cut, bytes));
       }
@@ -225,6 +229,43 @@ absl::Status WindowPacker::PackMatrix(const MatrixLayout& layout,
       done += within(panel);
     }
     SLUICE_RETURN_IF_ERROR(Report(done));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WindowPacker::PackNumbers(const MatrixLayout& layout, int panel,
+                                       const PanelRows& runs, float* staging,
+                                       int thread, std::byte* out) {
+  float* next = staging;
+  for (const RowRun& run : runs) {
+    SLUICE_RETURN_IF_ERROR(
+        source_.ReadRows(*run.ref, run.begin, run.end, next));
+    next += (run.end - run.begin) * layout.k;
+  }
+  return Annotate(packer_->Pack(layout, panel, staging, thread, out),
+                  runs[0].ref->name);
+}
+
+absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
+                                     const PanelRows& runs, float* staging,
+                                     std::byte* out) {
+  auto* const rows = reinterpret_cast<std::byte*>(staging);
+  int32_t column = layout.panel_begin(panel);
+  for (const RowRun& run : runs) {
+    SLUICE_RETURN_IF_ERROR(
+        source_.ReadCodes(*run.ref, run.begin, run.end, rows));
+    for (int64_t row = run.begin; row < run.end; row += kStripColumns) {
+      const auto count =
+          static_cast<int32_t>(std::min<int64_t>(kStripColumns, run.end - row));
+      const CodedColumns& some = layout.CodesAt(column);
+      const size_t row_bytes = some.format->row_bytes(layout.k);
+      SLUICE_RETURN_IF_ERROR(Annotate(
+          EncodeStrip(*some.format, rows + (row - run.begin) * row_bytes, count,
+                      layout.k, out),
+          run.ref->name));
+      out += some.strip_bytes;
+      column += count;
+    }
   }
   return absl::OkStatus();
 }
@@ -333,7 +374,7 @@ absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
 absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
                                       LoadProgress progress,
                                       const PackedWindow& to) {
-  LayerLayout& layout = layouts_.layer;
+  const LayerLayout& layout = this->layer(layer);
   WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
                     matrices_.get(), pool_, budget_);
   const LayerWeights weights = WeightsOf(spec_);
@@ -354,7 +395,8 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
     for (const WeightSlot& slot : vector.slots) {
       parts.push_back({slot.role, shard.RowsOf(slot, spec_.head_dim)});
     }
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.vector(vector.part), parts));
+    SLUICE_RETURN_IF_ERROR(pack.PackVectors(
+        *layout.vectors()[static_cast<int>(vector.part)], parts));
     if (of_up) {
       SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.up_bias_typed, parts));
     }
@@ -366,7 +408,7 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
       runs.push_back({pack.Find(slot.role), rows.begin, rows.end});
     }
     SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-        layout.matrix(matrix.part),
+        *layout.matrices()[static_cast<int>(matrix.part)],
         matrix.part == LayerMatrix::kUp && interleave ? gate_and_up()
                                                       : IntoPanels(runs)));
   }

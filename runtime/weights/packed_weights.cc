@@ -41,9 +41,11 @@ std::string PackedWeights::PackedKey() const {
                     shape_.tensor.ranks);
   }
   // The key has all layer matrices, so that all stages find the same files.
-  for (const MatrixLayout* matrix : layer().matrices()) {
-    if (matrix->packing == 0) continue;
-    absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
+  for (const LayerLayout& layer : layouts_.layers) {
+    for (const MatrixLayout* matrix : layer.matrices()) {
+      if (matrix->packing == 0) continue;
+      absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
+    }
   }
   return key;
 }

@@ -33,19 +33,19 @@ class PackedWeights {
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
 
-  // The layouts of what the computing calls find in packed units. All layers
-  // are alike; those of `dequantized` have quantized weights made full, and no
-  // bytes if weights are full anyway. Without an embedding or a head, these are
-  // empty.
+  // The layouts of what the computing calls find in packed units. `layer`
+  // counts from the model's first; that of `dequantized` has quantized weights
+  // made full, and no bytes if all are full anyway. Without an embedding or a
+  // head, these are empty.
   const PackedLayouts& layouts() const { return layouts_; }
   const EmbeddingLayout& embedding() const { return layouts_.embedding; }
-  const LayerLayout& layer() const { return layouts_.layer; }
+  const LayerLayout& layer(int layer) const { return layouts_.layer(layer); }
   const LayerLayout& dequantized() const { return layouts_.dequantized; }
   const std::vector<HeadSectionLayout>& head() const { return layouts_.head; }
 
   // Sizes of packed units: multiples of 4096.
   size_t EmbeddingBytes() const { return embedding().bytes; }
-  size_t LayerBytes() const { return layer().bytes; }
+  size_t LayerBytes(int layer) const { return layouts_.layer(layer).bytes; }
   size_t DequantizedLayerBytes() const { return dequantized().bytes; }
   // The head's matrix is cut into sections of columns, none of which is much
   // larger than a layer: a large vocabulary's need not be in memory at once.

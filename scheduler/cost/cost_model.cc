@@ -187,7 +187,7 @@ class StepCoster {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
     const RankBytes moved = OfRanks([&](const StageSizes& sizes) {
-      const double layers = layers_ * static_cast<double>(sizes.units[0]);
+      const auto layers = static_cast<double>(sizes.layer_bytes());
       const double head = static_cast<double>(sizes.streamable) - layers;
       return layers * passes + head * HeadReads();
     });
@@ -329,19 +329,34 @@ class StepCoster {
                     Seconds(bytes, compute.memory_bytes_per_second));
   }
 
+  // Returns the format whose rates are those of the layers' weights: that of
+  // the policy, or the nearest to the codes that they keep, which are decoded
+  // in about the same time.
+  WeightFormat LayerFormat() const {
+    if (policy_.compress_weights != WeightFormat::kFull ||
+        !sizes_.layouts.quantized()) {
+      return policy_.compress_weights;
+    }
+    constexpr double kHalf = 0.75;  // bytes, between those of both
+    return static_cast<double>(sizes_.layer_bytes()) <
+                   kHalf * layers_ * work_.layer_elements()
+               ? WeightFormat::kInt4
+               : WeightFormat::kInt8;
+  }
+
   // Quantized weights are dequantized before the GEMMs: once for all
   // micro-batches, or for each; a single micro-batch's GEMMs do it.
   bool Dequantizes() const {
-    if (policy_.compress_weights == WeightFormat::kFull) return false;
+    const WeightFormat format = LayerFormat();
+    if (format == WeightFormat::kFull) return false;
     return policy_.num_microbatches > 1 ||
            options_.dequantize_per_micro_batch ||
-           machine_.compute().Products(policy_.dtype,
-                                       policy_.compress_weights) == nullptr;
+           machine_.compute().Products(policy_.dtype, format) == nullptr;
   }
 
   void Gemms() {
     const WeightFormat format =
-        Dequantizes() ? WeightFormat::kFull : policy_.compress_weights;
+        Dequantizes() ? WeightFormat::kFull : LayerFormat();
     const double rows = rows_ / batches_;
     // LM-Offload 3, eq. 16, with a measured rate.
     double dequantize = 0;
@@ -462,9 +477,9 @@ class StepCoster {
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
     const double passes = HeadPasses();
-    const WeightFormat format = policy_.compress_weights == WeightFormat::kFull
-                                    ? WeightFormat::kFull
-                                    : WeightFormat::kInt8;
+    const WeightFormat format = sizes_.layouts.head.front().head.quantized()
+                                    ? WeightFormat::kInt8
+                                    : WeightFormat::kFull;
     Compute(&parts_.rest, GemmSeconds(work_.head_elements, format,
                                       step_.head_rows / passes, passes));
     Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *

@@ -132,17 +132,17 @@ CpuBackend::Angles CpuBackend::AnglesOf(int layer) const {
           rotary->dim / 2};
 }
 
-absl::Status CpuBackend::CheckCall(const PackedLayer& packed,
+absl::Status CpuBackend::CheckCall(int layer, const PackedLayer& packed,
                                    const BatchView& batch,
                                    const float* x) const {
   SLUICE_RETURN_IF_ERROR(
-      checks_.Packed("weights", packed.view, LayoutOf(packed).bytes));
+      checks_.Packed("weights", packed.view, LayoutOf(layer, packed).bytes));
   return checks_.Rows(x, batch.rows);
 }
 
-absl::Status CpuBackend::DequantizeLayer(const PackedView& packed,
+absl::Status CpuBackend::DequantizeLayer(int index, const PackedView& packed,
                                          std::byte* out) {
-  const LayerLayout& layer = weights_.layer();
+  const LayerLayout& layer = weights_.layer(index);
   const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
   SLUICE_RETURN_IF_ERROR(
@@ -156,8 +156,16 @@ absl::Status CpuBackend::DequantizeLayer(const PackedView& packed,
   for (size_t i = 0; i < layer.matrices().size(); ++i) {
     const MatrixLayout& from = *layer.matrices()[i];
     if (from.n == 0) continue;
-    SLUICE_RETURN_IF_ERROR(gemm_->Dequantize(
-        from, packed, *dequantized.matrices()[i], out, 0, from.num_panels()));
+    const MatrixLayout& to = *dequantized.matrices()[i];
+    if (from.quantized()) {
+      SLUICE_RETURN_IF_ERROR(
+          gemm_->Dequantize(from, packed, to, out, 0, from.num_panels()));
+      continue;
+    }
+    for (int panel = 0; panel < from.num_panels(); ++panel) {
+      std::memcpy(out + to.panel_offset(panel),
+                  packed.At(from.panel_offset(panel)), from.panel_bytes(panel));
+    }
   }
   return absl::OkStatus();
 }
@@ -481,8 +489,8 @@ absl::Status CpuBackend::Gather(const std::byte* from, size_t from_stride,
 
 absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                     const BatchView& batch, const float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  const LayerLayout& w = LayoutOf(layer, packed);
   NormRows(spec_.norms_inputs() ? &w.norm1 : nullptr, packed.view, x,
            batch.rows);
   const int64_t width = w.qkv.n;
@@ -513,9 +521,9 @@ absl::Status CpuBackend::Attend(int layer, const BatchView& batch,
 
 absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
                                     const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(packed, batch, x));
-  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(layer, packed, batch, x));
+  const LayerLayout& w = LayoutOf(layer, packed);
   const std::byte* attention = attention_[batch.attention_slot].as<std::byte>();
   if (shard_.divides_heads) {
     // What was q, k and v is not needed any more.
@@ -531,13 +539,13 @@ absl::Status CpuBackend::ProjectOut(int layer, const PackedLayer& packed,
 
 absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
                              const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  return spec_.parallel ? absl::OkStatus() : AddMlp(packed, batch, x);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  return spec_.parallel ? absl::OkStatus() : AddMlp(layer, packed, batch, x);
 }
 
-absl::Status CpuBackend::AddMlp(const PackedLayer& packed,
+absl::Status CpuBackend::AddMlp(int layer, const PackedLayer& packed,
                                 const BatchView& batch, float* x) {
-  const LayerLayout& w = LayoutOf(packed);
+  const LayerLayout& w = LayoutOf(layer, packed);
   const NormLayout& norm = spec_.shared_norm ? w.norm1 : w.norm2;
   NormRows(spec_.norms_inputs() ? &norm : nullptr, packed.view, x, batch.rows);
   const int64_t inner = spec_.intermediate_size;

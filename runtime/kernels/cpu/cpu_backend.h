@@ -23,7 +23,7 @@ class CpuBackend : public Backend {
   static absl::StatusOr<BackendParts> Create(const DecoderSpec& spec,
                                              const BackendOptions& options);
 
-  absl::Status DequantizeLayer(const PackedView& packed,
+  absl::Status DequantizeLayer(int layer, const PackedView& packed,
                                std::byte* out) override;
   absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
@@ -85,12 +85,12 @@ class CpuBackend : public Backend {
   float* Qkv(int32_t slot) {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
-  const LayerLayout& LayoutOf(const PackedLayer& packed) const {
-    return packed.dequantized ? weights_.dequantized() : weights_.layer();
+  const LayerLayout& LayoutOf(int layer, const PackedLayer& packed) const {
+    return packed.dequantized ? weights_.dequantized() : weights_.layer(layer);
   }
   // Checks that a layer's weights and its activations lie where they should.
-  absl::Status CheckCall(const PackedLayer& packed, const BatchView& batch,
-                         const float* x) const;
+  absl::Status CheckCall(int layer, const PackedLayer& packed,
+                         const BatchView& batch, const float* x) const;
   void Norm(const NormLayout& norm, const PackedView& packed, const float* x,
             DType dtype, void* out) const;
   // Writes the norm of each row to normed_; just converts if `norm` is null.
@@ -116,8 +116,8 @@ class CpuBackend : public Backend {
                          const VectorLayout& output_norm,
                          const PackedView& packed, const void* a, int32_t rows,
                          float* x);
-  absl::Status AddMlp(const PackedLayer& packed, const BatchView& batch,
-                      float* x);
+  absl::Status AddMlp(int layer, const PackedLayer& packed,
+                      const BatchView& batch, float* x);
   // Tables of the angles that a layer's positions are turned by.
   struct Angles {
     const float* cos = nullptr;  // [max_model_len, half]

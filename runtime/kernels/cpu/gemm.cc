@@ -104,8 +104,7 @@ absl::StatusOr<const GemmShape*> GemmEngine::FindShape(const MatrixLayout& w,
                                                        int panel) const {
   const int32_t n = w.panel_end(panel) - w.panel_begin(panel), k = w.k;
   const auto it = shapes_.find({n, k});
-  if (it == shapes_.end() ||
-      (w.format != WeightFormat::kFull && !it->second->has_quantized())) {
+  if (it == shapes_.end() || (w.quantized() && !it->second->has_quantized())) {
     return Internal("no primitives for panels of ", n, " x ", k,
                     ": the layout is of another engine");
   }
@@ -129,11 +128,19 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
         Shape(w->panel_end(panel) - w->panel_begin(panel), w->k));
     hash = HashText(hash, PackingName(shape->packed_desc()));
     size_t bytes = shape->packed_bytes();
-    if (w->format != WeightFormat::kFull) {
+    if (w->quantized()) {
       SLUICE_RETURN_IF_ERROR(shape->PrepareQuantized(known_order_));
-      bytes = shape->quantized_bytes(w->format);
-      hash = HashText(hash, absl::StrCat(WeightFormatName(w->format),
-                                         shape->quantized_in_order()));
+      if (w->coded()) {
+        bytes = w->panel_bytes(panel);
+        for (const CodedColumns& some : w->codes) {
+          if (some.format == nullptr) continue;
+          hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
+        }
+      } else {
+        bytes = shape->quantized_bytes(w->format);
+        hash = HashText(hash, absl::StrCat(WeightFormatName(w->format),
+                                           shape->quantized_in_order()));
+      }
       for (auto& thread : threads_) {
         GrowScratch(thread->panel, shape->packed_bytes());
         GrowScratch(thread->plain, shape->plain_bytes());
@@ -153,9 +160,10 @@ absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
                               const float* rows, int thread, std::byte* out) {
   OneOpenMpThread guard;
   SLUICE_ASSIGN_OR_RETURN(const GemmShape* shape, FindShape(w, panel));
-  if (w.format != WeightFormat::kFull) {
-    return shape->Quantize(w.format, rows, out);
+  if (w.coded()) {
+    return Internal("a matrix that keeps its codes is not packed from numbers");
   }
+  if (w.quantized()) return shape->Quantize(w.format, rows, out);
   std::fill(out + shape->packed_bytes(), out + w.panel_bytes(panel),
             std::byte{});
   return shape->Pack(rows, out, threads_[thread]->stream);
@@ -167,9 +175,8 @@ absl::Status GemmEngine::Multiply(const MatrixLayout& w,
   if (rows == 0 || w.n == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
-  return w.format == WeightFormat::kFull
-             ? MultiplyFull(w, shapes, packed, a, rows, epilogue)
-             : MultiplyQuantized(w, shapes, packed, a, rows, epilogue);
+  return w.quantized() ? MultiplyQuantized(w, shapes, packed, a, rows, epilogue)
+                       : MultiplyFull(w, shapes, packed, a, rows, epilogue);
 }
 
 absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
@@ -230,7 +237,7 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
     GemmThread& self = *threads_[thread];
     std::byte* weights = AlignScratch(self.panel.data());
     dnnl_status_t status =
-        shape.Dequantize(w.format, packed.At(w.panel_offset(panel)), weights,
+        shape.Dequantize(w, panel, packed.At(w.panel_offset(panel)), weights,
                          AlignScratch(self.plain.data()), self.stream, thread);
     const int32_t end = std::min(rows, (task % parts + 1) * part_rows);
     for (int32_t row = task % parts * part_rows; row < end; row += kTileRows) {
@@ -263,8 +270,8 @@ absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
                                     const MatrixLayout& full,
                                     std::byte* out_packed, int first_panel,
                                     int num_panels) {
-  if (w.format == WeightFormat::kFull || full.format != WeightFormat::kFull ||
-      w.n != full.n || w.k != full.k || w.panel_width != full.panel_width) {
+  if (!w.quantized() || full.quantized() || w.n != full.n || w.k != full.k ||
+      w.panel_width != full.panel_width) {
     return Internal("cannot dequantize ", w.n, " x ", w.k, " in format ",
                     WeightFormatName(w.format), " to ", full.n, " x ", full.k,
                     " in format ", WeightFormatName(full.format));
@@ -279,7 +286,7 @@ absl::Status GemmEngine::Dequantize(const MatrixLayout& w,
     std::byte* out = out_packed + full.panel_offset(panel);
     GemmThread& self = *threads_[thread];
     const dnnl_status_t status =
-        shape.Dequantize(w.format, packed.At(w.panel_offset(panel)), out,
+        shape.Dequantize(w, panel, packed.At(w.panel_offset(panel)), out,
                          AlignScratch(self.plain.data()), self.stream, thread);
     if (status != dnnl_success) error_.store(status);
     std::fill(out + shape.packed_bytes(), out + full.panel_bytes(panel),

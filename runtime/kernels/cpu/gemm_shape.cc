@@ -9,6 +9,7 @@
 #include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm.h"
+#include "runtime/quant/strip_codec.h"
 
 namespace sluice {
 namespace {
@@ -316,6 +317,8 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
       q->packed.emplace_back(packed_, engine_, nullptr);
     }
   }
+  q->order = order;
+  q->decoded = decoded;
   q->int4 = PanelCodec(n_, k_, 4, decoded, order);
   q->int8 = PanelCodec(n_, k_, 8, decoded, order);
   quantized_ = std::move(q);
@@ -324,16 +327,37 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   return DnnlError("reorder", e);
 }
 
-dnnl_status_t GemmShape::Dequantize(WeightFormat format,
+void GemmShape::Decode(const MatrixLayout& w, int panel,
+                       const std::byte* quantized, std::byte* out) const {
+  if (!w.coded()) {
+    codec(w.format).Decode(quantized, out);
+    return;
+  }
+  const PanelOrder& order = quantized_->order;
+  ClearPadding(n_, k_, quantized_->decoded, order, out);
+  int32_t first = w.panel_begin(panel);  // among the columns of `some`
+  int32_t column = 0;
+  for (const CodedColumns& some : w.codes) {
+    for (; first < some.columns && column < n_;
+         first += kStripColumns, column += kStripColumns) {
+      DecodeStrip(*some.format, quantized, k_, quantized_->decoded, order,
+                  column, std::min(kStripColumns, n_ - column), out);
+      quantized += some.strip_bytes;
+    }
+    first = std::max(0, first - some.columns);
+  }
+}
+
+dnnl_status_t GemmShape::Dequantize(const MatrixLayout& w, int panel,
                                     const std::byte* quantized, std::byte* out,
                                     std::byte* plain,
                                     const dnnl::stream& stream,
                                     int thread) const {
   if (quantized_->in_order) {
-    codec(format).Decode(quantized, out);
+    Decode(w, panel, quantized, out);
     return dnnl_success;
   }
-  codec(format).Decode(quantized, plain);
+  Decode(w, panel, quantized, plain);
   dnnl_memory_t from = quantized_->plain[thread].get();
   dnnl_memory_t to = quantized_->packed[thread].get();
   dnnl_memory_set_data_handle(from, plain);

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
+#include "runtime/placement/matrix_layout.h"
 #include "runtime/quant/panel_codec.h"
 
 // oneDNN's part of GemmEngine, which alone includes this file beside its test.
@@ -96,11 +97,12 @@ class GemmShape {
                         std::byte* out) const {
     return codec(format).Encode(rows, out);
   }
-  // Writes packed_bytes() at `out`, aligned as a panel; `plain` has
-  // plain_bytes().
-  dnnl_status_t Dequantize(WeightFormat format, const std::byte* quantized,
-                           std::byte* out, std::byte* plain,
-                           const dnnl::stream& stream, int thread) const;
+  // Makes numbers of a quantized matrix's panel of this shape. Writes
+  // packed_bytes() at `out`, aligned as a panel; `plain` has plain_bytes().
+  dnnl_status_t Dequantize(const MatrixLayout& w, int panel,
+                           const std::byte* quantized, std::byte* out,
+                           std::byte* plain, const dnnl::stream& stream,
+                           int thread) const;
   // Returns whether the codes lie in the packed order.
   bool quantized_in_order() const { return quantized_->in_order; }
 
@@ -118,6 +120,8 @@ class GemmShape {
   struct Quantized {
     PanelCodec int4, int8;
     bool in_order = false;
+    PanelOrder order;  // of what is decoded, and its dtype
+    DType decoded = DType::kFloat32;
     // Reorders float32 [k, n] to the packed order if not in_order.
     dnnl::reorder reorder;
     std::vector<dnnl::memory> plain, packed;  // per thread
@@ -126,6 +130,9 @@ class GemmShape {
   const PanelCodec& codec(WeightFormat format) const {
     return format == WeightFormat::kInt4 ? quantized_->int4 : quantized_->int8;
   }
+  // Decodes a panel to the order of quantized_.
+  void Decode(const MatrixLayout& w, int panel, const std::byte* quantized,
+              std::byte* out) const;
   // Finds the packed order by packing numbers that tell where they come from;
   // block is 0 if it has another form.
   absl::StatusOr<PanelOrder> FindOrder() const;

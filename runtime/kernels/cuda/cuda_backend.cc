@@ -223,9 +223,9 @@ absl::Status CudaBackend::MakeRotaryTable(const GpuSpace& space,
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::DequantizeLayer(const PackedView& packed,
+absl::Status CudaBackend::DequantizeLayer(int index, const PackedView& packed,
                                           std::byte* out) {
-  const LayerLayout& layer = weights_.layer();
+  const LayerLayout& layer = weights_.layer(index);
   const LayerLayout& dequantized = weights_.dequantized();
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed, layer.bytes));
@@ -247,12 +247,12 @@ absl::Status CudaBackend::DequantizeLayer(const PackedView& packed,
   return absl::OkStatus();
 }
 
-absl::Status CudaBackend::CheckCall(const PackedLayer& packed,
+absl::Status CudaBackend::CheckCall(int layer, const PackedLayer& packed,
                                     const BatchView& batch,
                                     const float* x) const {
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
-      checks_.Packed("weights", packed.view, LayoutOf(packed).bytes));
+      checks_.Packed("weights", packed.view, LayoutOf(layer, packed).bytes));
   return checks_.Rows(x, batch.rows);
 }
 
@@ -326,8 +326,8 @@ absl::Status CudaBackend::Embed(const PackedView& packed,
 
 absl::Status CudaBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                      const BatchView& batch, const float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  const LayerLayout& w = LayoutOf(layer, packed);
   SLUICE_RETURN_IF_ERROR(Norm(spec_.norms_inputs() ? &w.norm1 : nullptr,
                               packed.view, x, nullptr, batch.rows,
                               options_.dtype, normed_.data()));
@@ -454,9 +454,9 @@ absl::Status CudaBackend::AddOutput(PackedGemm::Call gemm,
 
 absl::Status CudaBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(packed, batch, x));
-  const LayerLayout& w = LayoutOf(packed);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  if (spec_.parallel) SLUICE_RETURN_IF_ERROR(AddMlp(layer, packed, batch, x));
+  const LayerLayout& w = LayoutOf(layer, packed);
   const void* attention = attention_out_[batch.attention_slot].data();
   if (shard_.divides_heads) {
     SLUICE_RETURN_IF_ERROR(Gather(
@@ -513,13 +513,13 @@ absl::StatusOr<const void*> CudaBackend::MlpUp(const LayerLayout& w,
 
 absl::Status CudaBackend::Mlp(int layer, const PackedLayer& packed,
                               const BatchView& batch, float* x) {
-  SLUICE_RETURN_IF_ERROR(CheckCall(packed, batch, x));
-  return spec_.parallel ? absl::OkStatus() : AddMlp(packed, batch, x);
+  SLUICE_RETURN_IF_ERROR(CheckCall(layer, packed, batch, x));
+  return spec_.parallel ? absl::OkStatus() : AddMlp(layer, packed, batch, x);
 }
 
-absl::Status CudaBackend::AddMlp(const PackedLayer& packed,
+absl::Status CudaBackend::AddMlp(int layer, const PackedLayer& packed,
                                  const BatchView& batch, float* x) {
-  const LayerLayout& w = LayoutOf(packed);
+  const LayerLayout& w = LayoutOf(layer, packed);
   const NormLayout& norm = spec_.shared_norm ? w.norm1 : w.norm2;
   SLUICE_RETURN_IF_ERROR(Norm(spec_.norms_inputs() ? &norm : nullptr,
                               packed.view, x, nullptr, batch.rows,

@@ -52,7 +52,7 @@ class CudaBackend : public Backend {
                                              const Place& place);
   ~CudaBackend() override;
 
-  absl::Status DequantizeLayer(const PackedView& packed,
+  absl::Status DequantizeLayer(int layer, const PackedView& packed,
                                std::byte* out) override;
   absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
@@ -110,11 +110,11 @@ class CudaBackend : public Backend {
   float* Qkv(int32_t slot) const {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
-  const LayerLayout& LayoutOf(const PackedLayer& packed) const {
-    return packed.dequantized ? weights_.dequantized() : weights_.layer();
+  const LayerLayout& LayoutOf(int layer, const PackedLayer& packed) const {
+    return packed.dequantized ? weights_.dequantized() : weights_.layer(layer);
   }
-  absl::Status CheckCall(const PackedLayer& packed, const BatchView& batch,
-                         const float* x) const;
+  absl::Status CheckCall(int layer, const PackedLayer& packed,
+                         const BatchView& batch, const float* x) const;
   PackedGemm::Call GemmOf(const MatrixLayout& w, const PackedView& packed,
                           int32_t rows, const void* x) const {
     return {.w = &w, .packed = packed, .rows = rows, .x = x};
@@ -139,8 +139,8 @@ class CudaBackend : public Backend {
   absl::Status AddOutput(PackedGemm::Call gemm, const VectorLayout& bias,
                          const NormLayout& sum_norm,
                          const VectorLayout& output_norm, float* x);
-  absl::Status AddMlp(const PackedLayer& packed, const BatchView& batch,
-                      float* x);
+  absl::Status AddMlp(int layer, const PackedLayer& packed,
+                      const BatchView& batch, float* x);
   bool is_rank() const { return options_.tensor.ranks > 1; }
   // Returns act(x w_up^T + bias), gated or plain, with x in normed_: [rows, the
   // rank's intermediate] in the dtype. REQUIRES: the rank has some of it.

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 
 namespace sluice {
@@ -22,6 +24,14 @@ class TensorSource {
   // expect), kDataLoss (truncated or unreadable file).
   virtual absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                                 int64_t row_end, float* out) const = 0;
+
+  // Reads the same rows of a matrix as the checkpoint has them coded, in the
+  // format that DecoderSpec names for it, one row after the other. The errors
+  // of ReadRows, and kInternal of a tensor for which none is named.
+  virtual absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
+                                 int64_t row_end, std::byte* out) const {
+    return Internal("tensor ", ref.name, " has no codes that can be kept");
+  }
 
   // Checks presence, shape and dtype without reading data; the same errors.
   virtual absl::Status Check(const TensorRef& ref) const = 0;

@@ -124,7 +124,8 @@ void BackendWorld::Load(const TensorSource& source) {
   });
   for (int layer = 0; layer < spec_.num_layers; ++layer) {
     layers_.push_back(Load(
-        b.LayerBytes(), [&](size_t at) { return b.layer().PartBegin(at); },
+        b.LayerBytes(layer),
+        [&](size_t at) { return b.layer(layer).PartBegin(at); },
         [&](auto progress, auto to) {
           return b.PackLayer(layer, source, progress, to);
         }));
@@ -220,7 +221,8 @@ void BackendWorld::RunLayer(int layer, std::vector<BatchView>& batches,
                             std::vector<Piece>& x) {
   Backend::PackedLayer packed = {layers_[layer].view, false};
   if (options_.dequantize) {
-    ExpectOk(backend_->DequantizeLayer(packed.view, dequantized_.data()));
+    ExpectOk(
+        backend_->DequantizeLayer(layer, packed.view, dequantized_.data()));
     packed = {PackedView::Whole(dequantized_.data()), true};
   }
   const auto slot = [&](size_t k) {

@@ -78,18 +78,19 @@ void LateBackend::ReadPacked(absl::string_view what, const PackedView& packed,
   if (split < bytes) Read(what, packed.At(split), bytes - split);
 }
 
-void LateBackend::ReadLayer(const PackedLayer& packed) {
+void LateBackend::ReadLayer(int layer, const PackedLayer& packed) {
   ReadPacked("weights", packed.view,
              packed.dequantized ? weights_.DequantizedLayerBytes()
-                                : weights_.LayerBytes());
+                                : weights_.LayerBytes(layer));
 }
 
-absl::Status LateBackend::DequantizeLayer(const PackedView& packed,
+absl::Status LateBackend::DequantizeLayer(int layer, const PackedView& packed,
                                           std::byte* out) {
-  ReadPacked("weights", packed, weights_.LayerBytes());
+  ReadPacked("weights", packed, weights_.LayerBytes(layer));
   Write("a dequantized layer", out, weights_.DequantizedLayerBytes());
-  return Later(
-      [this, packed, out] { return inner_->DequantizeLayer(packed, out); });
+  return Later([this, layer, packed, out] {
+    return inner_->DequantizeLayer(layer, packed, out);
+  });
 }
 
 absl::Status LateBackend::Embed(const PackedView& packed,
@@ -103,7 +104,7 @@ absl::Status LateBackend::Embed(const PackedView& packed,
 
 absl::Status LateBackend::ProjectQkv(int layer, const PackedLayer& packed,
                                      const BatchView& batch, const float* x) {
-  ReadLayer(packed);
+  ReadLayer(layer, packed);
   Read("activations", x, RowBytes(batch.rows));
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Write("q, k and v", rows.qkv, batch.rows * rows.qkv_bytes);
@@ -137,7 +138,7 @@ absl::Status LateBackend::Attend(int layer, const BatchView& batch,
 
 absl::Status LateBackend::ProjectOut(int layer, const PackedLayer& packed,
                                      const BatchView& batch, float* x) {
-  ReadLayer(packed);
+  ReadLayer(layer, packed);
   const AttentionRows rows = attention_rows(batch.attention_slot);
   Read("what attention gave", rows.out, batch.rows * rows.out_bytes);
   Write("activations", x, RowBytes(batch.rows));
@@ -148,7 +149,7 @@ absl::Status LateBackend::ProjectOut(int layer, const PackedLayer& packed,
 
 absl::Status LateBackend::Mlp(int layer, const PackedLayer& packed,
                               const BatchView& batch, float* x) {
-  ReadLayer(packed);
+  ReadLayer(layer, packed);
   Write("activations", x, RowBytes(batch.rows));
   return Later([this, layer, packed, batch = Keep(batch), x] {
     return inner_->Mlp(layer, packed, batch->view, x);

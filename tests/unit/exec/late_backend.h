@@ -45,7 +45,7 @@ class LateBackend : public Backend {
   AttentionRows attention_rows(int32_t slot) override {
     return inner_->attention_rows(slot);
   }
-  absl::Status DequantizeLayer(const PackedView& packed,
+  absl::Status DequantizeLayer(int layer, const PackedView& packed,
                                std::byte* out) override;
   absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override;
@@ -90,7 +90,7 @@ class LateBackend : public Backend {
   Range& Read(absl::string_view what, const void* data, size_t bytes);
   void ReadPacked(absl::string_view what, const PackedView& packed,
                   size_t bytes);
-  void ReadLayer(const PackedLayer& packed);
+  void ReadLayer(int layer, const PackedLayer& packed);
   void Write(absl::string_view what, const void* data, size_t bytes);
   // Returns the bytes of so many rows of the residual stream.
   size_t RowBytes(int64_t rows) const {

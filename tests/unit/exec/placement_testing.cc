@@ -77,7 +77,9 @@ void RunPlacement(const DecoderSpec& spec, const PlacementRun& run,
   options.max_model_len = 200;
   options.max_sequences = 12;
   options.compute_threads = 2;
-  auto chain = StageChain::Create(spec, RandomSource(3), options);
+  const RandomSource random(3);
+  auto chain = StageChain::Create(
+      spec, run.source != nullptr ? *run.source : random, options);
   ASSERT_TRUE(chain.ok()) << chain.status();
   for (int round = 0; round < 2; ++round) {
     // The second round finds whatever the first one left behind.

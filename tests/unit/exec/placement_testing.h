@@ -34,6 +34,7 @@ struct PlacementRun {
   DeviceChoice device = TestDevice();
   StageChain::WrapBackend wrap_backend;      // or null
   std::function<void(StageChain&)> observe;  // at the end; or null
+  const TensorSource* source = nullptr;      // null: a RandomSource
 };
 
 struct Outcome {

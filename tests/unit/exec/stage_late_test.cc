@@ -264,7 +264,7 @@ class LateBackendTest : public testing::Test {
     ASSERT_TRUE(inner.ok()) << inner.status();
     parts_ = *std::move(inner);
     late_ = LateBackend::Wrap(parts_, spec_.hidden_size);
-    layer_ = *device_->Allocate("test", parts_.weights->LayerBytes());
+    layer_ = *device_->Allocate("test", parts_.weights->LayerBytes(0));
     x_ = *device_->Allocate("test", kRows * spec_.hidden_size * sizeof(float));
     std::memset(x_.data(), 0, x_.bytes());
     ASSERT_TRUE(

@@ -137,9 +137,9 @@ class FailingBackend : public Backend {
  public:
   FailingBackend(std::unique_ptr<Backend> inner, std::atomic<bool>* fail)
       : inner_(std::move(inner)), fail_(*fail) {}
-  absl::Status DequantizeLayer(const PackedView& packed,
+  absl::Status DequantizeLayer(int layer, const PackedView& packed,
                                std::byte* out) override {
-    return inner_->DequantizeLayer(packed, out);
+    return inner_->DequantizeLayer(layer, packed, out);
   }
   absl::Status Embed(const PackedView& packed, const BatchView& batch,
                      float* x) override {

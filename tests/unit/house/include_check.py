@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 # The data that placement is computed from.
-PURE = ["runtime/model/decoder_spec.h", "runtime/model/layer_weights.h", "runtime/kv/kv_groups.h",
+PURE = ["runtime/model/code_format.h", "runtime/model/decoder_spec.h", "runtime/model/layer_weights.h", "runtime/kv/kv_groups.h",
         "runtime/kv/kv_layout.h"]
 
 # The other rooms that a room, or a drawer of one, may include. Generated headers (sluice/v1/...) belong to proto.

@@ -32,15 +32,15 @@ class DiscreteBackendTest : public testing::Test {
     parts_ = *std::move(backend);
     backend_ = parts_.backend.get();
     weights_ = parts_.weights.get();
-    host_packed_.resize(weights_->LayerBytes() + 4096);
+    host_packed_.resize(weights_->LayerBytes(0) + 4096);
     packed_ = Align(host_packed_.data());
     ASSERT_TRUE(weights_
                     ->PackLayer(
                         0, source_, [](uint64_t) { return absl::OkStatus(); },
-                        PackedWindow::Whole(packed_, weights_->LayerBytes()))
+                        PackedWindow::Whole(packed_, weights_->LayerBytes(0)))
                     .ok());
-    layer_ = Allocate(weights_->LayerBytes());
-    std::memcpy(layer_.data(), packed_, weights_->LayerBytes());
+    layer_ = Allocate(weights_->LayerBytes(0));
+    std::memcpy(layer_.data(), packed_, weights_->LayerBytes(0));
     x_ = Allocate(kRows * spec_.hidden_size * sizeof(float));
     pages_ =
         Allocate(parts_.kv_layout.layer_page_bytes() + KvLayout::kSlackBytes);
@@ -126,7 +126,7 @@ TEST_F(DiscreteBackendTest, RefusesWhatIsNot) {
   // Only the part behind the split is on the host.
   Backend::PackedLayer split = OnDevice();
   split.view = {layer_.as<std::byte>(), packed_,
-                weights_->layer().norm2.weight.offset, 0};
+                weights_->layer(0).norm2.weight.offset, 0};
   ExpectRefused(backend_->Mlp(0, split, batch_, x), "weights");
 
   ExpectRefused(backend_->HeadInput(PackedView::Whole(packed_), tokens_, x, 0),

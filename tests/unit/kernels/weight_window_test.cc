@@ -58,7 +58,7 @@ class WeightWindowTest : public testing::Test {
     auto backend = SmallBackend(spec, dtype, format, &memory_);
     ASSERT_TRUE(backend.ok()) << backend.status();
     PackedWeights& b = *backend->weights;
-    ExpectAllWindowsAgree("layer", b.LayerBytes(),
+    ExpectAllWindowsAgree("layer", b.LayerBytes(0),
                           [&](LoadProgress progress, const PackedWindow& to) {
                             return b.PackLayer(0, source_, progress, to);
                           });

@@ -82,7 +82,7 @@ class CostModelTest : public testing::Test {
   }
 
   double LayerBytes() const {
-    return static_cast<double>(stage_.Sizes()->layouts.layer.bytes);
+    return static_cast<double>(stage_.Sizes()->units[0]);
   }
 
   double Seconds(Resource resource, const Fractions& f) {

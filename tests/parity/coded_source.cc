@@ -1,0 +1,105 @@
+#include "tests/parity/coded_source.h"
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "common/status_macros.h"
+#include "runtime/model/checkpoint/tensor_names.h"
+#include "runtime/quant/strip_codec.h"
+
+namespace sluice {
+namespace {
+
+// A float16 and where blocks have it; at most two.
+struct Scale {
+  std::vector<size_t> offsets;
+  uint16_t half = 0;
+};
+
+Scale ScaleOf(const CodeFormat& format) {
+  switch (format.kind) {
+    case CodeKind::kQ4_0:
+    case CodeKind::kQ5_0:
+      return {{0}, 0x2000};  // 2^-7
+    case CodeKind::kQ4_1:
+    case CodeKind::kQ5_1:
+      return {{0, 2}, 0x1c00};  // 2^-8
+    case CodeKind::kQ8_0:
+    case CodeKind::kIq4Nl:
+      return {{0}, 0x1000};  // 2^-11
+    case CodeKind::kQ2_K:
+      return {{80, 82}, 0x1800};  // 2^-9
+    case CodeKind::kQ3_K:
+      return {{108}, 0x1000};
+    case CodeKind::kQ4_K:
+    case CodeKind::kQ5_K:
+      return {{0, 2}, 0x0555};
+    case CodeKind::kQ6_K:
+      return {{208}, 0x0123};  // subnormal
+    case CodeKind::kMxFp4:
+      break;
+  }
+  return {};
+}
+
+}  // namespace
+
+CodedSource::CodedSource(const DecoderSpec& spec, uint64_t seed)
+    : RandomSource(seed) {
+  for (int layer = 0; layer < spec.num_layers; ++layer) {
+    for (const TensorRef& ref : LayerTensors(spec, layer)) {
+      formats_[ref.name] = CodesOf(spec.layer(layer).codes, ref.role);
+    }
+  }
+  for (const TensorRef& ref : HeadTensors(spec)) {
+    if (ref.role == TensorRole::kHead) formats_[ref.name] = spec.head_codes;
+  }
+}
+
+absl::Status CodedSource::ReadCodes(const TensorRef& ref, int64_t row_begin,
+                                    int64_t row_end, std::byte* out) const {
+  const auto found = formats_.find(ref.name);
+  if (found == formats_.end() || found->second == nullptr) {
+    return Internal("no codes of ", ref.name);
+  }
+  const CodeFormat& format = *found->second;
+  const Scale scale = ScaleOf(format);
+  for (int64_t row = row_begin; row < row_end; ++row) {
+    std::seed_seq seed{std::hash<std::string>()(ref.name), size_t(row)};
+    std::minstd_rand random(seed);
+    for (int64_t block = 0; block < ref.shape[1] / format.block; ++block) {
+      for (size_t i = 0; i < format.block_bytes(); ++i) {
+        out[i] = static_cast<std::byte>(random() >> 8);
+      }
+      if (format.kind == CodeKind::kMxFp4) out[0] = std::byte(121);
+      for (const size_t offset : scale.offsets) {
+        const auto half = static_cast<uint16_t>(scale.half + random() % 256);
+        std::memcpy(out + offset, &half, 2);
+      }
+      out += format.block_bytes();
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CodedSource::ReadRows(const TensorRef& ref, int64_t row_begin,
+                                   int64_t row_end, float* out) const {
+  const auto found = formats_.find(ref.name);
+  if (found == formats_.end() || found->second == nullptr) {
+    return RandomSource::ReadRows(ref, row_begin, row_end, out);
+  }
+  const CodeFormat& format = *found->second;
+  const auto k = static_cast<int32_t>(ref.shape[1]);
+  std::vector<std::byte> row(format.row_bytes(k));
+  std::vector<std::byte> strip(StripBytes(format, k));
+  const PanelOrder order = {1, 1, k};
+  for (int64_t i = row_begin; i < row_end; ++i, out += k) {
+    SLUICE_RETURN_IF_ERROR(ReadCodes(ref, i, i + 1, row.data()));
+    SLUICE_RETURN_IF_ERROR(EncodeStrip(format, row.data(), 1, k, strip.data()));
+    DecodeStrip(format, strip.data(), k, DType::kFloat32, order, 0, 1, out);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice
