@@ -8,14 +8,14 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/flags/command_line.h"
+#include "common/flags/shared_flags.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/host/stop_signals.h"
 #include "common/text/text.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
-#include "server/flags/command_line.h"
-#include "server/flags/shared_flags.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "common/host/stop_signals.h"
-#include "server/flags/security_flags.h"
+#include "proto/security_flags.h"
 #include "server/job_client.h"
 
 namespace sluice {

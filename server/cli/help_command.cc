@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/flags/command_line.h"
 #include "common/version.h"
 #include "server/cli/commands.h"
-#include "server/flags/command_line.h"
 
 namespace sluice {
 namespace {

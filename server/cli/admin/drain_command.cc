@@ -8,10 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/flags/checks.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "server/cli/commands.h"
-#include "server/flags/checks.h"
 
 namespace sluice {
 namespace {

@@ -11,12 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/flags/checks.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "server/access/token_file.h"
 #include "server/cli/commands.h"
-#include "server/flags/checks.h"
 
 namespace sluice {
 namespace {

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/flags/checks.h"
+#include "common/flags/command_line.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
@@ -22,8 +24,6 @@
 #include "server/cli/jobs/follow.h"
 #include "server/cli/jobs/job_io.h"
 #include "server/cli/jobs/progress.h"
-#include "server/flags/checks.h"
-#include "server/flags/command_line.h"
 #include "server/job_client.h"
 
 namespace sluice {

@@ -17,6 +17,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "common/compression/compression.h"
+#include "common/flags/checks.h"
+#include "common/flags/command_line.h"
 #include "common/host/file_descriptor.h"
 #include "common/status_macros.h"
 #include "common/text/csv.h"
@@ -26,8 +28,6 @@
 #include "coordinator/jobs/requests/table_rows.h"
 #include "coordinator/request.h"
 #include "server/cli/plan/plan_report.h"
-#include "server/flags/checks.h"
-#include "server/flags/command_line.h"
 
 namespace sluice {
 namespace {

@@ -6,9 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/flags/help_format.h"
 #include "common/text/bytes_text.h"
 #include "common/text/text.h"
-#include "server/flags/help_format.h"
 
 namespace sluice {
 namespace {

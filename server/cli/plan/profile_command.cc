@@ -5,6 +5,8 @@
 #include <string>
 
 #include "common/codec/profile_json.h"
+#include "common/flags/checks.h"
+#include "common/flags/shared_flags.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "server/cli/commands.h"
@@ -12,8 +14,6 @@
 #include "server/cli/jobs/progress.h"
 #include "server/cli/plan/profile_table.h"
 #include "server/cli/run/cluster_flags.h"
-#include "server/flags/checks.h"
-#include "server/flags/shared_flags.h"
 #include "server/local_profile.h"
 
 namespace sluice {

@@ -7,13 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/flags/checks.h"
+#include "common/flags/command_line.h"
+#include "common/flags/shared_flags.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
 #include "common/threads/thread.h"
 #include "server/cli/jobs/follow.h"
-#include "server/flags/checks.h"
-#include "server/flags/command_line.h"
-#include "server/flags/shared_flags.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "server/cli/jobs/output_file.h"
 #include "server/cli/jobs/progress.h"
-#include "server/flags/coordinator_flags.h"
+#include "server/coordinator_flags.h"
 #include "server/local_cluster.h"
 
 namespace sluice {

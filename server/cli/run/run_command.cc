@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/flags/command_line.h"
 #include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
@@ -28,7 +29,6 @@
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_report.h"
 #include "server/cli/run/run_state.h"
-#include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 
 namespace sluice {

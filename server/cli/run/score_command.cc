@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/flags/command_line.h"
 #include "common/host/logging.h"
 #include "common/host/stop_signals.h"
 #include "common/metrics/metrics_server.h"
@@ -28,7 +29,6 @@
 #include "server/cli/run/cluster_flags.h"
 #include "server/cli/run/run_state.h"
 #include "server/cli/run/score_windows.h"
-#include "server/flags/command_line.h"
 #include "server/local_cluster.h"
 
 namespace sluice {

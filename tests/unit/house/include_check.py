@@ -94,6 +94,7 @@ CLOCKS_THREADS_IO = ["chrono", "thread", "mutex", "shared_mutex", "condition_var
 MUST_NOT_INCLUDE = {
     "common": WIRE + EDGE + LIBRARIES,
     "common/codec": WIRE + EDGE + [library for library in LIBRARIES if library != "nlohmann/*"],
+    "common/flags": WIRE + ["prometheus/*", "boost/*"] + LIBRARIES,
     "common/http": WIRE + ["prometheus/*", "CLI/*"] + [library for library in LIBRARIES if library != "nlohmann/*"],
     "common/metrics": WIRE + ["CLI/*", "boost/*"] + LIBRARIES,  # the exporter
     "scheduler": WIRE + EDGE + LIBRARIES + CLOCKS_THREADS_IO,
@@ -113,7 +114,6 @@ CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
     "server/local_models.cc": ["runtime/model/", "runtime/text/"],
-    "worker/main.cc": ["server/flags/"],
 }
 
 # These put a whole cluster together and start servers, so that rooms and gRPC meet in them.

@@ -1,14 +1,14 @@
-#include "server/flags/coordinator_flags.h"
+#include "server/coordinator_flags.h"
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/flags/foreign_flags.h"
 #include "common/host/logging.h"
 #include "common/limits.h"
 #include "common/policy_keys.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "scheduler/plan/split.h"
-#include "server/flags/foreign_flags.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "server/flags/command_line.h"
+#include "common/flags/command_line.h"
 
 #include <algorithm>
 #include <iostream>
@@ -10,11 +10,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/flags/foreign_flags.h"
+#include "common/flags/help_format.h"
 #include "common/host/logging.h"
 #include "common/text/suggest.h"
 #include "common/text/text.h"
-#include "server/flags/foreign_flags.h"
-#include "server/flags/help_format.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/flags/foreign_flags.h"
+#include "common/flags/foreign_flags.h"
 
 #include "absl/strings/str_cat.h"
 #include "common/text/text.h"

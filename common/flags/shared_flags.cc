@@ -1,8 +1,8 @@
-#include "server/flags/shared_flags.h"
+#include "common/flags/shared_flags.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/flags/checks.h"
 #include "common/host/logging.h"
-#include "server/flags/checks.h"
 
 namespace sluice {
 

@@ -1,4 +1,4 @@
-#include "server/flags/command_line.h"
+#include "common/flags/command_line.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include "server/flags/checks.h"
-#include "server/flags/foreign_flags.h"
+#include "common/flags/checks.h"
+#include "common/flags/foreign_flags.h"
 
 namespace sluice {
 namespace {

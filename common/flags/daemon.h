@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/flags/shared_flags.h"
 #include "common/host/stop_signals.h"
-#include "server/flags/shared_flags.h"
 
 namespace sluice {
 

@@ -1,12 +1,12 @@
-#include "server/flags/security_flags.h"
+#include "proto/security_flags.h"
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
+#include "common/flags/command_line.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
-#include "server/flags/command_line.h"
 
 namespace sluice {
 namespace {

@@ -1,4 +1,4 @@
-#include "server/flags/help_format.h"
+#include "common/flags/help_format.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "server/flags/command_line.h"
+#include "common/flags/command_line.h"
 
 namespace sluice {
 namespace {

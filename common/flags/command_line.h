@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "server/flags/shared_flags.h"
+#include "common/flags/shared_flags.h"
 
 namespace sluice {
 

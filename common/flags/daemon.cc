@@ -1,4 +1,4 @@
-#include "server/flags/daemon.h"
+#include "common/flags/daemon.h"
 
 #include <unistd.h>
 
@@ -6,12 +6,12 @@
 #include <iostream>
 
 #include "absl/strings/match.h"
+#include "common/flags/command_line.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/version.h"
-#include "server/flags/command_line.h"
 
 namespace sluice {
 

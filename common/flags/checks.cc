@@ -1,4 +1,4 @@
-#include "server/flags/checks.h"
+#include "common/flags/checks.h"
 
 #include <functional>
 #include <utility>
