@@ -234,6 +234,33 @@ absl::Status Coordinator::DrainWorker(const std::string& name, bool drained) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<v1::Trace> Coordinator::Trace(const v1::Job& job,
+                                             int64_t after) const {
+  const Clock& clock = *Clock::Real();
+  const absl::Time wall = clock.Now();
+  const absl::Duration now = clock.Monotonic();
+  const auto monotonic = [&](const google::protobuf::Timestamp& time) {
+    const absl::Time then =
+        absl::FromUnixSeconds(time.seconds()) + absl::Nanoseconds(time.nanos());
+    return now - std::max(wall - then, absl::ZeroDuration());
+  };
+  const bool ended = job.has_finished_at();
+  v1::Trace trace = dispatcher_->trace().Read(
+      monotonic(job.created_at()), ended ? monotonic(job.finished_at()) : now,
+      after);
+  if (!ended) trace.set_settled(true);
+  if (after > 0 || trace.processes_size() > 0) return trace;
+  if (trace.truncated()) {
+    return FailedPrecondition(
+        "nothing is kept of the time of ", job.id(),
+        ": the coordinator keeps what the cluster did lately, since it last "
+        "started; trace a job while it runs, or soon after");
+  }
+  return FailedPrecondition(
+      "no step of ", job.id(),
+      ended ? " was ever computed" : " has been computed yet; try again later");
+}
+
 void Coordinator::KeepTokens() {
   dispatcher_->KeepTokens();
   jobs_->Flush();

@@ -18,6 +18,7 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/plan/plan.h"
 #include "sluice/v1/cluster.pb.h"
+#include "sluice/v1/jobs.pb.h"
 
 namespace grpc {
 class Service;
@@ -114,6 +115,10 @@ class Coordinator {
   // Has plans do without a worker, so that it can be stopped, or use it again.
   // kNotFound if none has that name. It takes effect soon.
   absl::Status DrainWorker(const std::string& name, bool drained);
+
+  // A page of what the cluster did while the job existed: see TraceLog::Read.
+  // kFailedPrecondition if no step of that time is kept.
+  absl::StatusOr<v1::Trace> Trace(const v1::Job& job, int64_t after) const;
 
   // The model's parts, which live as long as the coordinator.
   const Tokenizer& tokenizer() const { return *tokenizer_; }

@@ -18,6 +18,7 @@ constexpr AccessRule kRules[] = {
     {"sluice.v1.JobService/DeleteJob", Scope::kSubmit},
     {"sluice.v1.ClusterService/GetClusterState", Scope::kRead},
     {"sluice.v1.ClusterService/DrainWorker", Scope::kAdmin},
+    {"sluice.v1.ClusterService/GetTrace", Scope::kRead},
     {"sluice.v1.WorkerService/Attach", Scope::kCluster},
     {"sluice.v1.WeightsService/ListPieces", Scope::kCluster},
     {"sluice.v1.WeightsService/ReadPieces", Scope::kCluster},

@@ -50,6 +50,11 @@ static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxLinkErrorBytes + 64) <
 inline constexpr int64_t kMaxResultValues = 1 << 17;
 static_assert(kMaxResultValues * 10 + 1024 < kMaxRequestBytes);
 
+// Spans in a heartbeat.
+inline constexpr int64_t kMaxHeartbeatSpans = 4096;
+inline constexpr int64_t kSpanBytes = 136;
+static_assert(kMaxHeartbeatSpans * kSpanBytes + 1024 < kMaxRequestBytes);
+
 // The largest message from a coordinator to a worker: a step's plan.
 inline constexpr int64_t kMaxInstructionBytes = kMaxStepPlanBytes + 1024;
 static_assert(kMaxWorkers * (kMaxWorkerNameBytes + kMaxWorkerTextBytes + 64) <

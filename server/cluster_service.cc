@@ -6,6 +6,7 @@
 
 #include "common/status_macros.h"
 #include "proto/call_guard.h"
+#include "server/job_operations.h"
 #include "server/unary_service.h"
 
 namespace sluice {
@@ -40,6 +41,24 @@ grpc::ServerUnaryReactor* ClusterServiceImpl::DrainWorker(
       queries_, [this, caller = std::move(caller), request]() -> absl::Status {
         SLUICE_RETURN_IF_ERROR(caller.status());
         return coordinator_->DrainWorker(request->name(), !request->undo());
+      });
+}
+
+grpc::ServerUnaryReactor* ClusterServiceImpl::GetTrace(
+    grpc::CallbackServerContext* context, const v1::GetTraceRequest* request,
+    v1::Trace* response) {
+  auto caller = CheckCall(guard_, *context, "sluice.v1.ClusterService/GetTrace",
+                          request->id());
+  return AnswerLater(
+      queries_,
+      [this, caller = std::move(caller), request, response]() -> absl::Status {
+        SLUICE_RETURN_IF_ERROR(caller.status());
+        SLUICE_ASSIGN_OR_RETURN(
+            const v1::Job job,
+            JobOperations(&coordinator_->jobs()).Get(request->id(), *caller));
+        SLUICE_ASSIGN_OR_RETURN(*response,
+                                coordinator_->Trace(job, request->after()));
+        return absl::OkStatus();
       });
 }
 

@@ -28,6 +28,9 @@ class ClusterServiceImpl final : public v1::ClusterService::CallbackService {
       grpc::CallbackServerContext* context,
       const v1::DrainWorkerRequest* request,
       v1::DrainWorkerResponse* response) override;
+  grpc::ServerUnaryReactor* GetTrace(grpc::CallbackServerContext* context,
+                                     const v1::GetTraceRequest* request,
+                                     v1::Trace* response) override;
 
  private:
   Coordinator* const coordinator_;

@@ -292,6 +292,27 @@ class GrpcJobClient : public JobClient {
         .status();
   }
 
+  absl::StatusOr<v1::Trace> GetTrace(const std::string& id) override {
+    v1::Trace trace;
+    v1::GetTraceRequest request;
+    request.set_id(id);
+    for (;;) {  // it comes in pages
+      SLUICE_ASSIGN_OR_RETURN(
+          v1::Trace page,
+          Ask(*cluster_, &v1::ClusterService::Stub::GetTrace, request));
+      const int64_t next = page.next_after();
+      if (request.after() == 0) {
+        trace = std::move(page);
+      } else {
+        trace.mutable_processes()->MergeFrom(page.processes());
+      }
+      if (next <= request.after()) break;
+      request.set_after(next);
+    }
+    trace.clear_next_after();
+    return trace;
+  }
+
   void Stop() override { calls_.Stop(); }
 
  private:

@@ -64,6 +64,10 @@ class JobClient {
   // Has plans do without the worker, or use it again.
   virtual absl::Status DrainWorker(const std::string& name, bool undo) = 0;
 
+  // Returns what the cluster did while the job existed, with all its spans:
+  // those of a process may be in several places.
+  virtual absl::StatusOr<v1::Trace> GetTrace(const std::string& id) = 0;
+
   // Ends all calls, those that run and those that are made later, with
   // kCancelled. Does not wait for them. From then on, no call begins.
   virtual void Stop() = 0;

@@ -70,6 +70,7 @@ int main(int argc, char** argv) {
   sluice::AddSimulateCommand(&app, &coordinator, &chosen);
   sluice::AddProfileCommand(&app, &signals, &chosen);
   sluice::AddModelsCommand(&app, &chosen);
+  sluice::AddTraceCommand(&app, &coordinator, &chosen);
   sluice::AddDrainCommand(&app, &coordinator, &chosen);
   sluice::AddTokenCommand(&app, &chosen);
   sluice::AddHelpCommands(&app, &chosen);

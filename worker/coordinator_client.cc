@@ -22,6 +22,7 @@
 #include "sluice/v1/pipeline.grpc.pb.h"
 #include "worker/probe/link_survey.h"
 #include "worker/stage/assigned_stage.h"
+#include "worker/stage/span_log.h"
 #include "worker/stage/stage_reporter.h"
 #include "worker/stage/stage_runner.h"
 
@@ -441,6 +442,7 @@ class CoordinatorClientImpl : public CoordinatorClient {
     heartbeat->set_measured_share(measured_share_);
     heartbeat->set_awaits_measurement(awaits_measurement_);
     *heartbeat->mutable_activity() = runner.activity();
+    runner.spans().Take(heartbeat);
     const SweepStats did = runner.report().stats;
     auto* runtime = heartbeat->mutable_runtime();
     runtime->set_compute_seconds(did.compute_seconds());

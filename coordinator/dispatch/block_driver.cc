@@ -354,6 +354,7 @@ absl::Status BlockDriver::OnResult(StepResult result) {
   ++stats_.steps;
   const absl::Duration now = options_.clock->Monotonic();
   stats_.step_seconds.push_back(absl::ToDoubleSeconds(now - flight.sent_at));
+  Trace(result.block, flight, now);
   CountPhases(flight, now);
   scheduler_->OnStepDone(result.block);
   for (const auto& [id, end] : flight.prefilled) {
@@ -375,6 +376,19 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     Finish(pooled.sequence);
   }
   return absl::OkStatus();
+}
+
+void BlockDriver::Trace(BlockId block, const Flight& flight,
+                        absl::Duration now) const {
+  if (options_.trace == nullptr) return;
+  v1::Span step;
+  step.set_epoch(epoch_->value());
+  step.set_pipeline(options_.pipeline);
+  step.set_block(block.value());
+  step.set_step(flight.step);
+  step.set_tokens(flight.prefill_tokens + flight.decode_tokens);
+  step.set_prompt_tokens(flight.prefill_tokens);
+  options_.trace->AddStep(std::move(step), flight.sent_at, now);
 }
 
 void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {

@@ -14,6 +14,7 @@
 #include "common/threads/clock.h"
 #include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/sequence_state.h"
+#include "coordinator/dispatch/trace_log.h"
 #include "coordinator/planning/phase_rows.h"
 #include "coordinator/request_queue.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -35,6 +36,10 @@ class BlockDriver {
     // Of all drivers that compute beside this one; must outlive them. Null:
     // there are no others.
     BusyTime* busy_time = nullptr;
+    // Gets the steps that come back, as those of this pipeline; must outlive
+    // the driver. May be null.
+    TraceLog* trace = nullptr;
+    int32_t pipeline = 0;
   };
 
   // Observations since the last TakeStats.
@@ -159,6 +164,7 @@ class BlockDriver {
   SequenceState Extract(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
   double SecondsSinceAccepted(const SequenceState& sequence) const;
+  void Trace(BlockId block, const Flight& flight, absl::Duration now) const;
   void CountPhases(const Flight& flight, absl::Duration now);
   BusyTime& busy_time() {
     return options_.busy_time != nullptr ? *options_.busy_time : own_time_;

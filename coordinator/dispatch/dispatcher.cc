@@ -44,6 +44,7 @@ Dispatcher::Dispatcher(Options options)
     : options_(std::move(options)),
       clock_(options_.cluster.clock),
       inbox_(kInboxEvents),
+      trace_(clock_->Monotonic()),
       fetcher_(std::make_unique<Executor>("request-fetch", 1)),
       planner_(std::make_unique<Executor>("job-planner", 1)),
       resolver_(std::make_unique<Executor>("resolver", 1)),
@@ -134,12 +135,25 @@ void Dispatcher::OnWorker(WorkerEvent event) {
     membership_.OnOpened(event.worker, std::move(opened->stream),
                          std::move(opened->place));
   } else if (auto* closed = std::get_if<WorkerClosed>(&event.what)) {
+    trace_.Forget(event.worker);
     membership_.OnClosed(event.worker, closed->reason);
   } else if (auto* resolved = std::get_if<WorkerResolved>(&event.what)) {
     membership_.OnResolved(event.worker, resolved->addresses);
-  } else if (std::optional<v1::StepResult> result = membership_.OnMessage(
-                 event.worker,
-                 std::get<v1::WorkerMessage>(std::move(event.what)))) {
+  } else {
+    OnMessage(event.worker, std::get<v1::WorkerMessage>(std::move(event.what)));
+  }
+}
+
+void Dispatcher::OnMessage(WorkerId worker, v1::WorkerMessage message) {
+  if (message.has_heartbeat()) {
+    const AttachedWorker* const from = membership_.workers().Find(worker);
+    if (from != nullptr && from->registered) {
+      trace_.TakeHeartbeat(worker, from->info.name(), clock_->Monotonic(),
+                           message.mutable_heartbeat());
+    }
+  }
+  if (const std::optional<v1::StepResult> result =
+          membership_.OnMessage(worker, std::move(message))) {
     OnResult(*result);
   }
 }
@@ -275,6 +289,8 @@ void Dispatcher::AddLanes() {
   while (lanes_.size() < membership_.num_pipelines()) {
     BlockDriver::Options driver = options_.driver;
     driver.busy_time = &busy_time_;
+    driver.trace = &trace_;
+    driver.pipeline = static_cast<int32_t>(lanes_.size());
     lanes_.push_back(std::make_unique<Lane>(driver));
   }
   for (const auto& lane : lanes_) {

@@ -22,6 +22,7 @@
 #include "coordinator/dispatch/busy_time.h"
 #include "coordinator/dispatch/dispatch_metrics.h"
 #include "coordinator/dispatch/inbox.h"
+#include "coordinator/dispatch/trace_log.h"
 #include "coordinator/planning/job_planner.h"
 #include "coordinator/request_queue.h"
 #include "sluice/v1/cluster.pb.h"
@@ -89,6 +90,8 @@ class Dispatcher {
   v1::ClusterState cluster_state() const;
   // True while a plan runs.
   bool ready() const;
+  // What the cluster did lately.
+  const TraceLog& trace() const { return trace_; }
 
   // Stops the thread. Ended requests are completed, the others are left without
   // a result; the queue gets their tokens. Called by the destructor too.
@@ -113,6 +116,7 @@ class Dispatcher {
     BlockDriver driver;
   };
 
+  void OnMessage(WorkerId worker, v1::WorkerMessage message);
   void OnResult(const v1::StepResult& message);
   void OnFetched(absl::StatusOr<std::vector<Request>> requests);
   void OnCancel(JobId job);
@@ -149,6 +153,7 @@ class Dispatcher {
   const Options options_;
   const Clock* const clock_;
   Inbox inbox_;
+  TraceLog trace_;
   // Threads for work that may wait: reading requests, searching for plans,
   // looking names up. Null after Shutdown.
   std::unique_ptr<Executor> fetcher_;

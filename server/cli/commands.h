@@ -36,6 +36,8 @@ using Command = std::function<absl::Status()>;
 // The commands that talk to a coordinator about jobs and workers.
 void AddJobCommands(CLI::App* app, const CoordinatorPlace* coordinator,
                     Command* chosen);
+void AddTraceCommand(CLI::App* app, const CoordinatorPlace* coordinator,
+                     Command* chosen);
 void AddDrainCommand(CLI::App* app, const CoordinatorPlace* coordinator,
                      Command* chosen);
 void AddTokenCommand(CLI::App* app, Command* chosen);

@@ -14,6 +14,7 @@
 #include "runtime/placement/buffer_sizes.h"
 #include "sluice/v1/pipeline.pb.h"
 #include "worker/stage/assigned_stage.h"
+#include "worker/stage/span_log.h"
 #include "worker/stage/stage_reporter.h"
 
 namespace sluice {
@@ -119,6 +120,7 @@ StageRunner::StageRunner(Options options)
                                     options_.metrics->link_bytes_received,
                                     options_.guard)),
       meter_(options_.clock),
+      spans_(std::make_unique<SpanLog>(options_.clock)),
       compute_("compute", [this] { ComputeLoop(); }) {}
 
 StageRunner::~StageRunner() { Shutdown(); }
@@ -516,6 +518,8 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
     report(done, total, false);
   };
   ModelContent content = Content(a);
+  v1::Span span =
+      spans_->Begin(v1::Span::KIND_LOAD, a.stage, {.epoch = a.epoch});
   absl::StatusOr<std::unique_ptr<StageExecutor>> loaded =
       a.model == nullptr ? options_.loader(options, progress, &run.stopped)
                          : options_.model_loader(
@@ -524,6 +528,7 @@ absl::Status StageRunner::LoadExecutor(Run& run) {
                                  report(done, total, true);
                                },
                                progress, &run.stopped);
+  spans_->End(std::move(span));
   if (loaded.ok() && Content(a) != content) {
     loaded = absl::UnavailableError("the model's files were changed meanwhile");
   }
@@ -593,12 +598,18 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>>
 StageRunner::ArrivingInputs::Take(int32_t micro_batch) {
   while (run_.intake.arrived() <= micro_batch) {
     const bool waits = run_.Waits();
+    v1::Span span;
     if (waits) {
       runner_.meter_.Switch(UsageMeter::State::kWaiting);
       run_.at = v1::Activity::KIND_WAITING;
+      const StepPlan& plan = *run_.intake.plan();
+      span = runner_.spans_->Begin(
+          v1::Span::KIND_WAIT, run_.assignment.stage,
+          {plan.epoch, plan.block, plan.step, run_.intake.arrived()});
     }
     std::optional<Run::Item> item = run_.Take();
     if (waits) {
+      runner_.spans_->End(std::move(span));
       runner_.meter_.Switch(UsageMeter::State::kBusy);
       run_.at = v1::Activity::KIND_COMPUTING;
     }
@@ -629,9 +640,15 @@ absl::Status StageRunner::Compute(Run& run) {
   };
   meter_.Switch(UsageMeter::State::kBusy);
   const double busy_before = meter_.totals().busy_seconds;
+  v1::Span span = spans_->Begin(v1::Span::KIND_COMPUTE, a.stage,
+                                {plan->epoch, plan->block, plan->step});
+  for (const MicroBatch& batch : plan->micro_batches) {
+    span.set_tokens(span.tokens() + static_cast<int64_t>(batch.tokens.size()));
+  }
   ArrivingInputs inputs(*this, run);
   absl::Status status = executor_->RunStep(
       *plan, a.is_first() ? nullptr : &inputs, emit, &result);
+  spans_->End(std::move(span));
   const double seconds = meter_.totals().busy_seconds - busy_before;
   PublishKvUsage();
   PublishReport();
@@ -658,7 +675,11 @@ absl::Status StageRunner::Emit(Run& run, ActivationFrame frame) {
   if (run.outbox.TryPush(frame)) return absl::OkStatus();
   meter_.Switch(UsageMeter::State::kWaiting);
   run.at = v1::Activity::KIND_BLOCKED;
+  v1::Span span =
+      spans_->Begin(v1::Span::KIND_BLOCKED, run.assignment.stage,
+                    {frame.epoch, frame.block, frame.step, frame.micro_batch});
   const bool sent = run.outbox.Push(std::move(frame));
+  spans_->End(std::move(span));
   run.at = v1::Activity::KIND_COMPUTING;
   meter_.Switch(UsageMeter::State::kBusy);
   return sent ? absl::OkStatus() : absl::CancelledError("the epoch is over");
@@ -684,7 +705,11 @@ void StageRunner::SendLoop(Run& run) {
     if (frame->plan != nullptr) left = frame->plan->micro_batches.size();
     if (left > 0) --left;
     const int64_t step = frame->step;
+    v1::Span span =
+        spans_->Begin(v1::Span::KIND_SEND, run.assignment.stage,
+                      {frame->epoch, frame->block, step, frame->micro_batch});
     const absl::Status status = link->Send(*std::move(frame));
+    spans_->End(std::move(span));
     link_bytes_sent_ += link->bytes_sent() - counted;
     counted = link->bytes_sent();
     if (!status.ok()) {

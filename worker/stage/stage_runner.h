@@ -28,6 +28,7 @@
 
 namespace sluice {
 
+class SpanLog;
 struct AssignedModel;
 struct AssignedStage;
 struct StageOptions;
@@ -132,6 +133,8 @@ class StageRunner : public FrameSink {
   int64_t kv_pages_used() const { return kv_pages_used_; }
   // The state after the last step.
   RuntimeReport report() const;
+  // What the stages did and do.
+  SpanLog& spans() { return *spans_; }
 
   void Shutdown();
 
@@ -173,6 +176,7 @@ class StageRunner : public FrameSink {
   std::atomic<uint64_t> link_bytes_sent_{0};
   std::atomic<int64_t> kv_pages_used_{0};
   WorkMarks marks_;
+  const std::unique_ptr<SpanLog> spans_;
 
   mutable Mutex mu_;
   CondVar changed_;

@@ -85,6 +85,9 @@ class FlakyClient : public JobClient {
   absl::Status DrainWorker(const std::string&, bool) override {
     return absl::OkStatus();
   }
+  absl::StatusOr<v1::Trace> GetTrace(const std::string&) override {
+    return v1::Trace();
+  }
   void Stop() override {}
 };
 
