@@ -444,6 +444,28 @@ TensorSlice BindNeox(const NeoxNames& names, const DecoderSpec& spec,
   }
 }
 
+TensorSlice BindGpt(const DecoderSpec& spec, TensorRole role, int layer) {
+  using Role = TensorRole;
+  switch (role) {
+    case Role::kNorm1Weight:
+      return {absl::StrCat("transformer.h.", layer, ".ln_1.weight")};
+    case Role::kNorm1Bias:
+      return {absl::StrCat("transformer.h.", layer, ".ln_1.bias")};
+    case Role::kEmbedding:
+      return {"transformer.wte.weight"};
+    case Role::kFinalNormWeight:
+      return {"transformer.ln_f.weight"};
+    case Role::kFinalNormBias:
+      return {"transformer.ln_f.bias"};
+    case Role::kHead:
+      if (spec.tied_embeddings) return {"transformer.wte.weight"};
+      break;
+    default:
+      break;
+  }
+  return BindLlama(spec, role, layer);
+}
+
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
   using Role = TensorRole;
   const auto of_layer = [&](const char* name) -> TensorSlice {

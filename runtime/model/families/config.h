@@ -116,6 +116,9 @@ struct NeoxNames {
 TensorSlice BindNeox(const NeoxNames& names, const DecoderSpec& spec,
                      TensorRole role, int layer);
 
+// The names that GPT-2's and GPT-J's checkpoints share, and else llama's.
+TensorSlice BindGpt(const DecoderSpec& spec, TensorRole role, int layer);
+
 // The names that llama's checkpoints have, and those of most families.
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer);
 

@@ -59,10 +59,6 @@ TensorSlice BindGpt2(const DecoderSpec& spec, TensorRole role, int layer) {
     return slice;
   };
   switch (role) {
-    case Role::kNorm1Weight:
-      return of_layer("ln_1.weight");
-    case Role::kNorm1Bias:
-      return of_layer("ln_1.bias");
     case Role::kQWeight:
     case Role::kQBias:
       return of_three(0, role == Role::kQBias);
@@ -88,19 +84,10 @@ TensorSlice BindGpt2(const DecoderSpec& spec, TensorRole role, int layer) {
       return matrix("mlp.c_proj.weight");
     case Role::kDownBias:
       return of_layer("mlp.c_proj.bias");
-    case Role::kEmbedding:
-      return {"transformer.wte.weight"};
     case Role::kPositionEmbedding:
       return {"transformer.wpe.weight"};
-    case Role::kFinalNormWeight:
-      return {"transformer.ln_f.weight"};
-    case Role::kFinalNormBias:
-      return {"transformer.ln_f.bias"};
-    case Role::kHead:
-      return {spec.tied_embeddings ? "transformer.wte.weight"
-                                   : "lm_head.weight"};
     default:
-      return BindLlama(spec, role, layer);
+      return BindGpt(spec, role, layer);
   }
 }
 

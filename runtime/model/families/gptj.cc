@@ -53,10 +53,6 @@ TensorSlice BindGptj(const DecoderSpec& spec, TensorRole role, int layer) {
     return slice;
   };
   switch (role) {
-    case Role::kNorm1Weight:
-      return of_layer("ln_1.weight");
-    case Role::kNorm1Bias:
-      return of_layer("ln_1.bias");
     case Role::kQWeight:
       return rotated("attn.q_proj.weight");
     case Role::kKWeight:
@@ -73,17 +69,8 @@ TensorSlice BindGptj(const DecoderSpec& spec, TensorRole role, int layer) {
       return of_layer("mlp.fc_out.weight");
     case Role::kDownBias:
       return of_layer("mlp.fc_out.bias");
-    case Role::kEmbedding:
-      return {"transformer.wte.weight"};
-    case Role::kFinalNormWeight:
-      return {"transformer.ln_f.weight"};
-    case Role::kFinalNormBias:
-      return {"transformer.ln_f.bias"};
-    case Role::kHead:
-      return {spec.tied_embeddings ? "transformer.wte.weight"
-                                   : "lm_head.weight"};
     default:
-      return BindLlama(spec, role, layer);
+      return BindGpt(spec, role, layer);
   }
 }
 
