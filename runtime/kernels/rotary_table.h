@@ -2,11 +2,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "runtime/memory/compute_pool.h"
 #include "runtime/model/decoder_spec.h"
 
 namespace sluice {
+
+// Returns kInvalidArgument if more of a head would be rotated than it has, or
+// an odd part, or by another number of angles.
+inline absl::Status CheckRotaries(const DecoderSpec& spec) {
+  for (const RotarySpec& rotary : spec.rotaries) {
+    if (rotary.dim < 0 || rotary.dim > spec.head_dim || rotary.dim % 2 != 0 ||
+        std::ssize(rotary.inv_freq) != rotary.dim / 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("a rotary embedding of ", rotary.dim,
+                       " dimensions with ", rotary.inv_freq.size(),
+                       " angles does not fit heads of ", spec.head_dim,
+                       ": it takes an even part of them, and an angle for "
+                       "each two"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 // Returns where the table of a model's rotary embedding begins, among the
 // tables of all of them, in floats.

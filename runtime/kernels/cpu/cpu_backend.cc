@@ -69,6 +69,7 @@ absl::StatusOr<BackendParts> CpuBackend::MakeParts(
 
 absl::StatusOr<BackendParts> CpuBackend::Create(const DecoderSpec& spec,
                                                 const BackendOptions& options) {
+  SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
   GemmEngine* gemm = nullptr;
   SLUICE_ASSIGN_OR_RETURN(BackendParts parts, MakeParts(spec, options, &gemm));
   std::unique_ptr<CpuBackend> self(new CpuBackend(spec, options, parts, gemm));

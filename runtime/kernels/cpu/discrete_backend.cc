@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/status_macros.h"
+#include "runtime/kernels/rotary_table.h"
 
 namespace sluice {
 
@@ -14,6 +15,7 @@ absl::StatusOr<BackendParts> DiscreteBackend::Create(
     return absl::InvalidArgumentError(
         "the discrete CPU backend needs a device for its memory");
   }
+  SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
   GemmEngine* gemm = nullptr;
   SLUICE_ASSIGN_OR_RETURN(BackendParts parts, MakeParts(spec, options, &gemm));
   std::unique_ptr<DiscreteBackend> self(

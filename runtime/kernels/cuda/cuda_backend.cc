@@ -64,6 +64,7 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
     return absl::InvalidArgumentError(
         "the CUDA backend needs a device for its memory");
   }
+  SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
   SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());

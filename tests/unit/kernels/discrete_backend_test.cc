@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/kernels/backend_parts.h"
@@ -215,6 +216,27 @@ TEST_F(DiscreteBackendTest, NeedsADevice) {
   options.device = nullptr;
   EXPECT_TRUE(absl::IsInvalidArgument(
       CreateBackend(BackendKind::kCpuDiscrete, spec_, options).status()));
+}
+
+// More rotated elements than a head has would be written behind it.
+TEST_F(DiscreteBackendTest, RotaryEmbeddingsFitTheHeads) {
+  const int32_t fits = spec_.head_dim / 2 * 2;
+  for (const BackendKind kind :
+       {BackendKind::kCpu, BackendKind::kCpuDiscrete}) {
+    BackendOptions options = Options();
+    if (kind == BackendKind::kCpu) options.device = nullptr;
+    for (const auto& [dim, angles] :
+         {std::pair(fits + 2, fits / 2 + 1), std::pair(fits, fits / 2 - 1),
+          std::pair(fits - 1, fits / 2), std::pair(-2, 0)}) {
+      DecoderSpec spec = spec_;
+      spec.rotaries = {
+          {.dim = dim, .inv_freq = std::vector<float>(angles, 1.0F)}};
+      const absl::Status status = CreateBackend(kind, spec, options).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  HasSubstr("does not fit heads of"));
+    }
+  }
 }
 
 }  // namespace
