@@ -31,7 +31,7 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
 }
 
 int32_t DecoderSpec::alibi_heads() const {
-  if (positions != PositionKind::kAlibi) return 0;
+  if (!alibi()) return 0;
   return static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(num_heads)));
 }
 

@@ -15,8 +15,10 @@ enum class NormKind { kRmsNorm, kLayerNorm };
 enum class Activation { kSilu, kGelu, kGeluTanh, kRelu };
 // Rotary; rows of a table, added to the embedding; or ALiBi, which adds to a
 // score the distance, not positive, times the head's slope (Press, Smith and
-// Lewis 2022, section 3).
-enum class PositionKind { kRotary, kLearned, kAlibi };
+// Lewis 2022, section 3). Rounded ALiBi (Falcon) adds to q.k, before it is
+// scaled, what b(j) exceeds b of the token's own position by: b(j) is position
+// j times the slope, with both and the product rounded to bfloat16.
+enum class PositionKind { kRotary, kLearned, kAlibi, kRoundedAlibi };
 
 // Where a block's norms are: of what attention and MLP take, of what they give,
 // of both, or of their sums with x.
@@ -52,9 +54,9 @@ struct LayerCodes {
 
 // What layers of one model may differ in.
 struct LayerSpec {
-  int32_t window = 0;  // positions visible including one's own; 0: all
-  int32_t rotary = 0;  // of DecoderSpec::rotaries; -1: none
-  LayerCodes codes;
+  int32_t window = 0;         // positions visible including one's own; 0: all
+  int32_t rotary = 0;         // of DecoderSpec::rotaries; -1: none
+  float attention_scale = 1;  // times DecoderSpec::attention_scale
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
@@ -140,8 +142,13 @@ struct DecoderSpec {
     const auto of = static_cast<size_t>(layer(i).rotary);
     return of < rotaries.size() ? &rotaries[of] : nullptr;
   }
-  // Returns ALiBi's slope of a query head, float32; 0 without ALiBi. Heads from
-  // alibi_heads() on, if their number is no power of two, have those between.
+  bool alibi() const {
+    return positions == PositionKind::kAlibi ||
+           positions == PositionKind::kRoundedAlibi;
+  }
+  // Returns ALiBi's slope of a query head, float32, not rounded; 0 without
+  // ALiBi. Heads from alibi_heads() on, if their number is no power of two,
+  // have those between.
   float alibi_slope(int head) const;
   // Returns the greatest power of two that is not above num_heads, or 0 without
   // ALiBi.

@@ -348,7 +348,7 @@ std::string DescribePositions(const DecoderSpec& spec,
   if (spec.positions == PositionKind::kLearned) {
     return takes + "its table of positions has no more";
   }
-  if (spec.positions == PositionKind::kAlibi) {
+  if (spec.alibi()) {
     return takes + "the seq_length of config.json, or 2048 where it has none";
   }
   std::string type;

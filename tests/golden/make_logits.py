@@ -38,8 +38,10 @@ MIN_DISTINCT = 10
 
 
 def load(folder):
+    # transformers' eager attention adds Falcon's ALiBi twice, its default does not.
+    alibi = json.loads((folder / "config.json").read_text()).get("alibi", False)
     return AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager").eval()
+        folder, dtype=torch.float32, attn_implementation="sdpa" if alibi else "eager").eval()
 
 
 def all_logits(model, ids):

@@ -228,6 +228,18 @@ def specs():
             num_hidden_layers=3, intermediate_size=64,
             rope_parameters=rope(10000.0, partial_rotary_factor=1.0),
             tie_word_embeddings=True)), dtype=torch.float16),
+        # Heads of q and k are normed, each by a weight that is a tensor of its own.
+        "stablelm-qk-norm": Spec(StableLmConfig(**common(
+            hidden_size=60, num_attention_heads=6, num_key_value_heads=3,
+            num_hidden_layers=3, intermediate_size=72, layer_norm_eps=1e-3,
+            qk_layernorm=True, rope_parameters=rope(10000.0, partial_rotary_factor=0.4),
+            tie_word_embeddings=False)), dtype=torch.bfloat16),
+        "stablelm-parallel": Spec(StableLmConfig(**common(
+            hidden_size=80, num_attention_heads=4, num_key_value_heads=1,
+            num_hidden_layers=4, intermediate_size=64, qk_layernorm=True,
+            use_parallel_residual=True, use_qkv_bias=True,
+            rope_parameters=rope(5000.0, partial_rotary_factor=0.3),
+            tie_word_embeddings=False))),
         # --- gemma: norms have 1 + weight, and the embedding is scaled
         "gemma-base": Spec(GemmaConfig(**common(
             hidden_size=48, num_attention_heads=4, num_key_value_heads=1, head_dim=16,
@@ -377,6 +389,10 @@ def specs():
         "gpt2-bare-names": Spec(gpt(GPT2Config, n_embd=42, n_head=3, n_layer=3,
                                     scale_attn_weights=False, tie_word_embeddings=True),
                                 dtype=torch.float16, strip_prefix="transformer."),
+        # The scores of layer i are divided by i + 1.
+        "gpt2-layer-scale": Spec(gpt(GPT2Config, n_embd=45, n_head=3, n_layer=5,
+                                     scale_attn_by_inverse_layer_idx=True,
+                                     reorder_and_upcast_attn=True)),
         # --- gpt_neox: q, k and v of each head are one tensor
         "gpt-neox-base": Spec(GPTNeoXConfig(**common(
             hidden_size=64, num_attention_heads=4, num_hidden_layers=3, intermediate_size=72,
@@ -416,6 +432,13 @@ def specs():
             hidden_size=48, num_attention_heads=4, num_kv_heads=1, num_hidden_layers=3,
             new_decoder_architecture=True, num_ln_in_parallel_attn=1,
             rope_parameters=rope(10000.0))), dtype=torch.float16),
+        # As the models of RefinedWeb alone: ALiBi, whose slopes and distances are bfloat16.
+        "falcon-alibi": Spec(FalconConfig(**common(
+            hidden_size=48, num_attention_heads=4, num_hidden_layers=3, alibi=True,
+            multi_query=False, parallel_attn=False, bias=True, layer_norm_epsilon=1e-3))),
+        "falcon-alibi-six-heads": Spec(FalconConfig(**common(
+            hidden_size=60, num_attention_heads=6, num_hidden_layers=4, alibi=True,
+            tie_word_embeddings=False)), dtype=torch.bfloat16),
         # --- bloom: ALiBi, and a norm of the embedding
         "bloom-base": Spec(BloomConfig(**common(
             hidden_size=48, n_head=4, n_layer=3, layer_norm_epsilon=1e-3, seq_length=160))),

@@ -53,8 +53,11 @@ struct AttentionCall {
   // Scores s become cap * tanh(s / cap); 0: they stay.
   float cap = 0;
   // If `alibi`, the score of position j of row r has slope[r] * (j + 1 -
-  // end[r]) added to it.
+  // end[r]) added to it; if rounded_alibi_scale is not 0, instead that times
+  // b(j) - b(end[r] - 1), where b(j) is j * slope[r], with both and the product
+  // rounded to bfloat16 (PositionKind::kRoundedAlibi).
   bool alibi = false;
+  float rounded_alibi_scale = 0;
   float slope[kAttentionRows];
   // Row r's result, [head_dim] in out_dtype.
   DType out_dtype = DType::kFloat32;

@@ -120,6 +120,15 @@ HWY_INLINE void RowMaxima(const float* HWY_RESTRICT s,
   }
 }
 
+// Rounds to bfloat16, to even.
+HWY_INLINE VF RoundToBf16(VF x) {
+  const hn::RebindToUnsigned<DF> du;
+  const auto bits = hn::BitCast(du, x);
+  const auto even = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
+  const auto up = hn::Add(bits, hn::Add(even, hn::Set(du, 0x7FFF)));
+  return hn::BitCast(DF(), hn::And(up, hn::Set(du, 0xFFFF0000)));
+}
+
 // Caps the scores of rows [row, row + kRows) in a page, or adds distances to
 // them (AttentionCall::cap, alibi).
 template <size_t kRows>
@@ -136,6 +145,22 @@ HWY_INLINE void AdjustScores(const AttentionCall& call, size_t row,
     }
   }
   if (!call.alibi) return;
+  for (size_t r = 0; r < kRows && call.rounded_alibi_scale != 0; ++r) {
+    const VF slope = RoundToBf16(hn::Set(d, call.slope[row + r]));
+    const auto bias = [&](VF position) {
+      return RoundToBf16(hn::Mul(slope, RoundToBf16(position)));
+    };
+    const VF own = bias(hn::Set(d, static_cast<float>(call.end[row + r] - 1)));
+    const VF scale = hn::Set(d, call.rounded_alibi_scale);
+    for (size_t j = 0; j < kPage; j += lanes) {
+      const VF position =
+          hn::Iota(d, static_cast<float>(page_begin) + static_cast<float>(j));
+      float* const at = s + r * kPage + j;
+      const VF distance = hn::Sub(bias(position), own);
+      StoreWide(hn::Add(LoadWide(at), hn::Mul(scale, distance)), at);
+    }
+  }
+  if (call.rounded_alibi_scale != 0) return;
   for (size_t r = 0; r < kRows; ++r) {
     const VF slope = hn::Set(d, call.slope[row + r]);
     const auto first = static_cast<float>(page_begin + 1 - call.end[row + r]);

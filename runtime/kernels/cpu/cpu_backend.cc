@@ -393,6 +393,8 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
   const Angles angles = AnglesOf(layer);
   const int32_t kv_heads = shard_.kv_heads.size();
   const int32_t window = spec_.layer(layer).window;
+  const float scale =
+      spec_.attention_scale * spec_.layer(layer).attention_scale;
   const size_t element = ElementBytes(options_.dtype);
   // The heads of a page are neighbours in memory: one thread takes them all if
   // there is enough else for the other threads.
@@ -413,7 +415,10 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
     call.pages = segment.pages;
     call.rows = part.count;
     call.cap = spec_.attention_cap;
-    call.alibi = spec_.positions == PositionKind::kAlibi;
+    call.alibi = spec_.alibi();
+    if (spec_.positions == PositionKind::kRoundedAlibi) {
+      call.rounded_alibi_scale = scale;
+    }
     call.out_dtype = options_.dtype;
     // Prefill attends to all positions (FlexGen, section 5).
     if (segment.num_tokens == 1) call.sparsity = options_.sparsity;
@@ -427,8 +432,8 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
         const int64_t row = segment.row + token;
         const int64_t angle = int64_t{position} * angles.half;
         RotateHead(qkv + row * stride + head * head_dim, angles.cos + angle,
-                   angles.sin + angle, angles.half, head_dim,
-                   spec_.attention_scale, scratch.query(r));
+                   angles.sin + angle, angles.half, head_dim, scale,
+                   scratch.query(r));
         call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
         call.end[r] = position + 1;
         call.slope[r] = spec_.alibi_slope(shard_.heads.begin + head);

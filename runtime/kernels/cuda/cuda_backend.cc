@@ -57,6 +57,16 @@ CudaBackend::~CudaBackend() {
   if (step_copied_ != nullptr) (void)cudaEventDestroy(step_copied_);
 }
 
+// The kernels have plain ALiBi, and one scale for all layers.
+static absl::Status CheckScores(const DecoderSpec& spec) {
+  bool obeyed = spec.positions != PositionKind::kRoundedAlibi;
+  for (const LayerSpec& of : spec.layers) obeyed &= of.attention_scale == 1;
+  if (obeyed) return absl::OkStatus();
+  return Unimplemented(
+      "the CUDA backend has neither Falcon's ALiBi nor a scale for each layer "
+      "(scale_attn_by_inverse_layer_idx): use --device cpu for this model");
+}
+
 absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
                                                  const BackendOptions& options,
                                                  const Place& place) {
@@ -65,6 +75,7 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
         "the CUDA backend needs a device for its memory");
   }
   SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
+  SLUICE_RETURN_IF_ERROR(CheckScores(spec));
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
   SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());

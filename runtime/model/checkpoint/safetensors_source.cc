@@ -470,12 +470,22 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
 }
 
 absl::Status SafetensorsSource::Check(const TensorRef& ref) const {
-  return Find(ref).status();
+  for (const TensorRef& tensor : ref.Tensors()) {
+    SLUICE_RETURN_IF_ERROR(Find(tensor).status());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
                                          int64_t row_begin, int64_t row_end,
                                          float* out) const {
+  if (ref.tensor_each_head) {
+    for (const TensorRef& head : ref.Tensors()) {
+      SLUICE_RETURN_IF_ERROR(ReadRows(head, row_begin, row_end, out));
+      out += ref.head_rows;
+    }
+    return absl::OkStatus();
+  }
   SLUICE_ASSIGN_OR_RETURN(const Location location, Find(ref));
   if (location.file == nullptr) {
     if (row_begin < row_end) std::fill_n(out, ref.shape.back(), 0.0f);

@@ -87,7 +87,7 @@ class SafetensorsSource final : public TensorSource {
     uint64_t end = 0;
   };
   // Returns where a tensor is; an empty extent for a bias that is 0. The errors
-  // of Check.
+  // of Check. REQUIRES: `ref` is one of TensorRef::Tensors().
   absl::StatusOr<Extent> Locate(const TensorRef& ref) const;
   // Where the headers are, with their lengths, in order of name.
   std::vector<Extent> Headers() const;

@@ -36,6 +36,18 @@ TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
 
 }  // namespace
 
+std::vector<TensorRef> TensorRef::Tensors() const {
+  if (!tensor_each_head) return {*this};
+  std::vector<TensorRef> heads;
+  for (int64_t head = 0; head < shape[0] / head_rows; ++head) {
+    TensorRef& ref = heads.emplace_back(*this);
+    ref.name = absl::StrCat(name, ".", head, ".weight");
+    ref.tensor_each_head = false;
+    ref.shape = {head_rows};
+  }
+  return heads;
+}
+
 bool IsBias(TensorRole role) {
   switch (role) {
     case TensorRole::kNorm1Bias:
@@ -129,6 +141,7 @@ std::string BindingText(const DecoderSpec& spec) {
       if (ref.interleaved > 0) {
         absl::StrAppend(&text, "i", ref.interleaved, "/", ref.head_rows);
       }
+      if (ref.tensor_each_head) absl::StrAppend(&text, "h", ref.head_rows);
       absl::StrAppend(&text, ref.transposed ? "t;" : ";");
     }
   }

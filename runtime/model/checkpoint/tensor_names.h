@@ -25,6 +25,9 @@ struct TensorRef : TensorSlice {
     if (by_head) whole = {whole[0] / head_rows, head_rows};
     return whole;
   }
+  // Returns the weights, each of a tensor of its own, of which this one is made
+  // one after the other: itself, but with tensor_each_head those of the heads.
+  std::vector<TensorRef> Tensors() const;
 };
 
 bool IsBias(TensorRole role);

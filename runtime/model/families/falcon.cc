@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/model/families/config.h"
@@ -27,7 +29,7 @@ absl::Status DescribeFalcon(const nlohmann::json& config, DecoderSpec* spec) {
   ReadPlainMlp(reader, kFalconDefaults, "activation", "gelu", *spec);
   spec->norm_eps =
       static_cast<float>(reader.Number("layer_norm_epsilon", 1e-5, 0, 1));
-  if (reader.Bool("alibi", false)) reader.Unsupported("alibi", "true");
+  const bool alibi = reader.Bool("alibi", false);
   const bool grouped = reader.Bool("new_decoder_architecture", false);
   if (!grouped && reader.Bool("multi_query", true)) {
     spec->num_kv_heads = 1;
@@ -50,7 +52,11 @@ absl::Status DescribeFalcon(const nlohmann::json& config, DecoderSpec* spec) {
   spec->shared_norm = spec->parallel && !(grouped && norms == 2);
   spec->qkv_bias = spec->out_bias = spec->mlp_bias = reader.Bool("bias", false);
   SLUICE_RETURN_IF_ERROR(reader.status());
-  return SetRotary(config, {kFullAttention}, spec);
+  if (!alibi) return SetRotary(config, {kFullAttention}, spec);
+  spec->positions = PositionKind::kRoundedAlibi;
+  spec->attention_scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(spec->head_dim)));
+  return absl::OkStatus();
 }
 
 constexpr NeoxNames kNames = {.layers = "transformer.h",

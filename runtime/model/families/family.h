@@ -29,6 +29,9 @@ struct TensorSlice {
   int32_t head_rows = 0;
   // Of a vector: it is stored as [heads, head_rows].
   bool by_head = false;
+  // Of a vector: head_rows elements of each head are a tensor of their own,
+  // called `name`, a dot, the head's number and ".weight".
+  bool tensor_each_head = false;
   // The tensor is stored as [inputs, outputs].
   bool transposed = false;
   // The weight is scale * stored + add, in float32.

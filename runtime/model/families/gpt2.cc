@@ -28,9 +28,14 @@ absl::Status DescribeGpt2(const nlohmann::json& config, DecoderSpec* spec) {
       static_cast<float>(reader.Number("layer_norm_epsilon", 1e-5, 0, 1));
   spec->qkv_bias = spec->out_bias = spec->mlp_bias = true;
   spec->positions = PositionKind::kLearned;
-  for (const char* key :
-       {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}) {
-    if (reader.Bool(key, false)) reader.Unsupported(key, "true");
+  if (reader.Bool("add_cross_attention", false)) {
+    reader.Unsupported("add_cross_attention", "true");
+  }
+  if (reader.Bool("scale_attn_by_inverse_layer_idx", false)) {
+    for (int32_t layer = 0; layer < spec->num_layers; ++layer) {
+      spec->layers[layer].attention_scale =
+          1.0F / static_cast<float>(layer + 1);
+    }
   }
   const bool scales = reader.Bool("scale_attn_weights", true);
   SLUICE_RETURN_IF_ERROR(reader.status());

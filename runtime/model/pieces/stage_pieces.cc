@@ -1,6 +1,7 @@
 #include "runtime/model/pieces/stage_pieces.h"
 
 #include <set>
+#include <utility>
 
 #include "common/piece_list.h"
 #include "common/status_macros.h"
@@ -13,8 +14,12 @@ constexpr char kHeadName[] = "lm_head.weight";
 std::vector<TensorRef> StageTensors(const DecoderSpec& spec, LayerRange layers,
                                     const SafetensorsSource& source) {
   std::vector<TensorRef> tensors;
-  const auto add = [&](std::vector<TensorRef> more) {
-    tensors.insert(tensors.end(), more.begin(), more.end());
+  const auto add = [&](const std::vector<TensorRef>& more) {
+    for (const TensorRef& ref : more) {
+      for (TensorRef& tensor : ref.Tensors()) {
+        tensors.push_back(std::move(tensor));
+      }
+    }
   };
   if (layers.begin == 0) add(EmbeddingTensors(spec));
   for (int layer = layers.begin; layer < layers.end; ++layer) {

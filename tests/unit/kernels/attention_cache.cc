@@ -1,6 +1,7 @@
 #include "tests/unit/kernels/attention_cache.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -11,6 +12,12 @@
 
 namespace sluice {
 namespace {
+
+// Returns x rounded to bfloat16, to even.
+float Bf16(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000U);
+}
 
 uint16_t Half(const std::byte* p, size_t index) {
   uint16_t bits;
@@ -155,6 +162,7 @@ std::vector<std::vector<float>> AttentionCache::Attend(
   call.sparsity = sparsity;
   call.cap = cap_;
   call.alibi = slope_ != 0;
+  call.rounded_alibi_scale = rounded_scale_;
   std::fill(std::begin(call.slope), std::end(call.slope), slope_);
   call.v_bytes_read = v_bytes_read;
   std::vector<std::vector<float>> out(rows.ids.size(),
@@ -205,7 +213,12 @@ std::vector<double> AttentionCache::Scores(int id, int begin, int end) const {
   for (int j = begin; j < end; ++j) {
     s.push_back(std::inner_product(k_[j].begin(), k_[j].end(), q.begin(), 0.0));
     if (cap_ > 0) s.back() = cap_ * std::tanh(s.back() / cap_);
-    s.back() += slope_ * j;
+    if (rounded_scale_ == 0) {
+      s.back() += slope_ * j;
+    } else {
+      s.back() +=
+          rounded_scale_ * Bf16(Bf16(slope_) * Bf16(static_cast<float>(j)));
+    }
   }
   return s;
 }

@@ -66,6 +66,11 @@ class AttentionCache {
   // alibi).
   void CapScores(float cap) { cap_ = cap; }
   void AddDistances(float slope) { slope_ = slope; }
+  // Adds rounded distances (AttentionCall::rounded_alibi_scale).
+  void AddRoundedDistances(float slope, float scale) {
+    slope_ = slope;
+    rounded_scale_ = scale;
+  }
 
   const KvLayout& layout() const { return layout_; }
 
@@ -76,6 +81,7 @@ class AttentionCache {
   KvLayout layout_;
   float cap_ = 0;
   float slope_ = 0;
+  float rounded_scale_ = 0;
   std::vector<int32_t> pages_;
   std::vector<std::byte> memory_;
   std::vector<std::vector<double>> k_, v_;  // as stored

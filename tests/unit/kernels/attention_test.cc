@@ -49,14 +49,12 @@ TEST_P(AttentionTest, MatchesTheDefinition) {
 
 TEST_P(AttentionTest, ScoresWithCapsOrDistances) {
   ForEachTarget([&](const char* target) {
-    for (const bool capped : {false, true}) {
+    for (const int kind : {0, 1, 2}) {
       SCOPED_TRACE(target);
       AttentionCache cache(GetParam(), 40, 131);
-      if (capped) {
-        cache.CapScores(0.7F);
-      } else {
-        cache.AddDistances(0.02F);
-      }
+      if (kind == 0) cache.CapScores(0.7F);
+      if (kind == 1) cache.AddDistances(0.02F);
+      if (kind == 2) cache.AddRoundedDistances(0.71F, 0.1F);
       for (const int rows : {1, 2, 9}) {
         Rows all;
         for (int r = 0; r < rows; ++r) all.Add(r, 3, 131 - rows + 1 + r);

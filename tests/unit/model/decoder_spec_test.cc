@@ -365,8 +365,6 @@ const BadConfig kBadConfigs[] = {
      "head_dim times partial_rotary_factor"},
     {R"({"model_type": "granite", "logits_scaling": 0})", kInvalid,
      "logits_scaling"},
-    {R"({"model_type": "stablelm", "use_parallel_residual": true})",
-     kUnimplemented, "use_parallel_residual"},
     {R"({"model_type": "mistral", "sliding_window": 0})", kInvalid,
      "sliding_window"},
     {R"({"model_type": "mistral", "sliding_window": -5})", kInvalid,

@@ -247,9 +247,51 @@ TEST(FamiliesTest, BloomHasSlopes) {
   EXPECT_FLOAT_EQ(spec.alibi_slope(111), std::exp2(-95 / 16.0F));
 }
 
+TEST(FamiliesTest, FalconsAlibiIsRoundedAndScaled) {
+  const DecoderSpec spec = Parse(
+      R"({"model_type": "falcon", "hidden_size": 4544, "alibi": true,
+          "num_attention_heads": 71})");
+  EXPECT_EQ(spec.positions, PositionKind::kRoundedAlibi);
+  EXPECT_EQ(spec.alibi_heads(), 64);
+  EXPECT_EQ(spec.rotary(0), nullptr);
+  EXPECT_FLOAT_EQ(spec.attention_scale, 0.125F);
+}
+
+TEST(FamiliesTest, Gpt2MayDivideScoresByTheLayersNumber) {
+  const DecoderSpec spec = Parse(
+      R"({"model_type": "gpt2", "n_layer": 3, "n_embd": 64, "n_head": 4,
+          "scale_attn_by_inverse_layer_idx": true,
+          "reorder_and_upcast_attn": true})");
+  EXPECT_FLOAT_EQ(spec.attention_scale, 0.25F);
+  EXPECT_FLOAT_EQ(spec.layer(0).attention_scale, 1);
+  EXPECT_FLOAT_EQ(spec.layer(2).attention_scale, 1 / 3.0F);
+}
+
+TEST(FamiliesTest, StablelmsNormsOfHeadsAreTensorsOfTheirOwn) {
+  const DecoderSpec spec = Parse(
+      R"({"model_type": "stablelm", "hidden_size": 96, "num_hidden_layers": 2,
+          "num_attention_heads": 6, "num_key_value_heads": 2,
+          "use_parallel_residual": true, "qk_layernorm": true})");
+  EXPECT_EQ(spec.qk_norm, QkNorm::kEachHeadOwnWeight);
+  EXPECT_TRUE(spec.parallel && spec.shared_norm);
+  const TensorRef k = LayerTensor(spec, TensorRole::kKNormWeight);
+  EXPECT_THAT(k.shape, ElementsAre(32));
+  std::vector<std::string> names;
+  for (const TensorRef& tensor : k.Tensors()) {
+    EXPECT_THAT(tensor.tensor_shape(), ElementsAre(16));
+    EXPECT_EQ(tensor.Tensors().size(), 1u);
+    names.push_back(tensor.name);
+  }
+  EXPECT_THAT(
+      names,
+      ElementsAre("model.layers.1.self_attn.k_layernorm.norms.0.weight",
+                  "model.layers.1.self_attn.k_layernorm.norms.1.weight"));
+  EXPECT_EQ(LayerTensor(spec, TensorRole::kQNormWeight).Tensors().size(), 6u);
+}
+
 TEST(FamiliesTest, WhatCannotRunIsSaidByItsKey) {
   const std::pair<const char*, std::vector<const char*>> cases[] = {
-      {R"({"model_type": "falcon", "alibi": true})", {"alibi", "supported"}},
+      {R"({"model_type": "falcon", "alibi": 2})", {"alibi"}},
       {R"({"model_type": "falcon", "new_decoder_architecture": true,
            "parallel_attn": false})",
        {"parallel_attn"}},

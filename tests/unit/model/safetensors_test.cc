@@ -191,6 +191,30 @@ TEST(Safetensors, RowsMayLieInBlocksInPairsAndByColumns) {
               AllOf(HasSubstr("[12, 3]"), HasSubstr("[3, 12]")));
 }
 
+// A norm of StableLM's heads.
+TEST(Safetensors, AVectorMayBeATensorForEachHead) {
+  TempDir dir;
+  WriteFile(
+      dir.path() / "model.safetensors",
+      SafetensorsOf({{"n.0.weight", "F32", {2}, BytesOf<float>({1, 2})},
+                     {"n.1.weight", "F32", {2}, BytesOf<float>({3, 4})},
+                     {"o.0.weight", "F32", {2}, BytesOf<float>({5, 6})}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  TensorRef ref = Ref("n", {4});
+  ref.head_rows = 2;
+  ref.tensor_each_head = true;
+  EXPECT_TRUE((*source)->Check(ref).ok());
+  std::vector<float> out(4);
+  ASSERT_TRUE((*source)->ReadRows(ref, 0, 1, out.data()).ok());
+  EXPECT_THAT(out, ElementsAre(1, 2, 3, 4));
+  ref.name = "o";
+  const absl::Status missing = (*source)->Check(ref);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.message()),
+              HasSubstr("no tensor o.1.weight"));
+}
+
 TEST(Safetensors, ParametersAreElementsThatAreNotPacked) {
   TempDir dir;
   std::vector<RawTensor> tensors = {
