@@ -5,14 +5,7 @@
 #
 # The same build gives the same bytes. Prints the archive's path.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
-esac
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
-build=${1:-$root/build/release}
-folder=${2:-$build}
-source "$root/deploy/version.sh"
+source "$(dirname "$0")/../version.sh" "$@"
 name=sluice-$python_version-linux-$(uname -m)
 
 work=$(mktemp -d -t sluice-archive-XXXXXX)

@@ -6,16 +6,8 @@
 #
 # glibc, libstdc++ and libgcc_s stay the system's: older ones than $most_glibc and $most_libstdcxx name are refused here.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
-esac
+source "$(dirname "$0")/../version.sh" "$@"
 [ $# -eq 2 ] || { "$0" --help >&2; exit 2; }
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-build=$1 folder=$2
-[ -x "$build/bin/sluice-worker" ] || {
-  echo "$build has no programs; build them first: cmake --preset release && cmake --build build/release" >&2
-  exit 2
-}
 [ ! -e "$folder" ] || { echo "$folder is there already; delete it, or name another folder" >&2; exit 2; }
 
 most_glibc=2.34       # Debian 12, Ubuntu 22.04 and later

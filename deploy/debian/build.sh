@@ -7,16 +7,9 @@
 #
 # The same build gives the same bytes. Prints the package's path.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
-esac
 bundled=
 [ "${1:-}" != --bundled ] || { bundled=1; shift; }
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
-build=$(cd "${1:-$root/build/release}" && pwd)
-folder=${2:-$build}
-source "$root/deploy/version.sh"
+source "$(dirname "$0")/../version.sh" "$@"
 arch=$(dpkg --print-architecture)
 
 work=$(mktemp -d -t sluice-deb-XXXXXX)

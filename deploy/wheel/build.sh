@@ -5,15 +5,8 @@
 #
 # The same build gives the same bytes. Prints the wheel's path.
 set -euo pipefail
-case "${1:-}" in
-  -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;;
-esac
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-root=$(cd "$here/../.." && pwd)
-build=${1:-$root/build/release}
-folder=${2:-$build}
+source "$(dirname "$0")/../version.sh" "$@"
 python=/usr/bin/python3 # Debian's, which has Debian's packages
-source "$root/deploy/version.sh"
 "$python" -c 'import setuptools, wheel, pip' 2>/dev/null || {
   echo "these packages are missing; install them: apt-get install python3-pip python3-setuptools python3-wheel" >&2
   exit 1

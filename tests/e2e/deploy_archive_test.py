@@ -88,6 +88,20 @@ def test_debian_13_runs_archive_wheel_and_package(directory):
     runs_in(directory, "trixie")
 
 
+def test_what_is_no_build_is_refused(directory):
+    for script in ("archive/build.sh", "archive/collect.sh", "wheel/build.sh", "debian/build.sh"):
+        path = os.path.join(support.DEPLOY, script)
+        for words, said in ((("/none", directory), "/none has no programs; build them first: cmake --preset release && "
+                             "cmake --build build/release\n"),
+                            (("/none", directory, "more"), f"{os.path.basename(script)} takes no word behind [BUILD [FOLDER]]: "
+                             f"more; see {path} --help\n")):
+            done = subprocess.run([path, *words], capture_output=True, text=True)
+            assert (done.returncode, done.stdout, done.stderr) == (2, "", said), (path, done)
+        done = subprocess.run([path, "--help"], capture_output=True, text=True)
+        assert done.returncode == 0 and "BUILD" in done.stdout and "set -" not in done.stdout, (path, done)
+    assert not os.listdir(directory)
+
+
 def test_packages_are_whole_small_and_the_same_each_time(directory):
     for kind in ("archive", "wheel"):
         first = packed(kind)
