@@ -34,7 +34,7 @@ ROOMS = [*(room for room in MAY_INCLUDE if "/" not in room), "tests", "deploy"]
 
 # The rows say what a drawer of the runtime may include of the runtime's others: all within "a/", only what lies in
 # "a/*" itself, or one header. A folder without a row goes by the row of the folder that holds it.
-BASE = ["runtime/trace/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
+BASE = ["runtime/trace/", "runtime/gguf/", "runtime/memory/", "runtime/model/", "runtime/quant/", "runtime/sample/", "runtime/kv/",
         "runtime/placement/", "runtime/weights/", "runtime/collective/"]
 KERNELS = [*BASE, "runtime/kernels/*"]
 CUDA_FACE = "runtime/kernels/cuda/cuda_access.h"  # for those who know nothing of CUDA
@@ -43,11 +43,12 @@ STAGE = [*KERNELS, *(f"runtime/exec/{name}.h" for name in
                      ("device_compute", "stage_work", "stream_context", "sweep_stats", "timed"))]
 RUNTIME_MAY_INCLUDE = {
     "runtime/trace": [],
-    "runtime/text": ["runtime/text/"],
+    "runtime/gguf": [],
+    "runtime/text": ["runtime/text/", "runtime/gguf/"],
     "runtime/text/unicode": [],
-    "runtime/text/tokenizer": ["runtime/text/unicode/"],
+    "runtime/text/tokenizer": ["runtime/text/unicode/", "runtime/gguf/"],
     "runtime/text/jinja": ["runtime/text/unicode/"],
-    "runtime/model": ["runtime/model/"],
+    "runtime/model": ["runtime/model/", "runtime/gguf/"],
     "runtime/model/families": [f"runtime/model/{name}.h" for name in
                                ("config_reader", "decoder_spec", "layer_weights", "rotary")],
     "runtime/sample": [],
@@ -113,7 +114,8 @@ CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 # Includes that a file may have besides its room's.
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
-    "server/local_models.cc": ["runtime/model/", "runtime/text/"],
+    "server/local_models.cc": ["runtime/gguf/", "runtime/model/", "runtime/text/"],
+    "worker/main.cc": ["server/flags/"],
 }
 
 # These put a whole cluster together and start servers, so that rooms and gRPC meet in them.
