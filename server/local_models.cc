@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
+#include "runtime/gguf/gguf_file.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/checkpoint/weight_remarks.h"
 #include "runtime/model/hub_cache.h"
@@ -57,10 +58,18 @@ std::string TypeOf(const fs::path& dir) {
 absl::Status Examine(const fs::path& dir, LocalModel* model) {
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
       SafetensorsSource::Open(dir);
-  if (tensors.ok()) model->parameters = (*tensors)->Parameters();
+  if (tensors.ok()) {
+    model->parameters = (*tensors)->Parameters();
+    model->weight_bytes = (*tensors)->BytesByType();
+    if ((*tensors)->gguf() != nullptr) {
+      model->bytes = 0;
+      for (const auto& file : (*tensors)->Files()) model->bytes += file.bytes;
+    }
+  }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(dir));
   const DecoderSpec& spec = opened->spec();
+  model->model_type = spec.model_type;
   const absl::string_view dtype = DTypeName(spec.native_dtype);
   model->dtype = std::string(dtype.data(), dtype.size());
   model->layers = spec.num_layers;
@@ -138,6 +147,7 @@ absl::StatusOr<LocalModel> ExamineModel(const std::string& name) {
   SLUICE_ASSIGN_OR_RETURN(const fs::path dir,
                           FindModel(name, ModelFiles::kAnything));
   std::error_code error;
+  if (IsGgufFile(dir)) return ExamineDir(dir, absl::OkStatus());
   if (!fs::is_directory(dir, error)) return NotAModelDir(dir);
   for (const CachedSnapshot& snapshot : ListSnapshots(HubCacheDir())) {
     if (snapshot.commit.empty() || snapshot.path != dir) continue;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,16 +15,18 @@ struct LocalModel {
   std::string name;                    // "org/name", or the directory's
   std::string commit;                  // of a snapshot in the cache, else ""
   std::vector<std::string> revisions;  // that are this commit
-  std::string dir;
-  std::string model_type;  // of config.json; "" if it does not say
-  std::string dtype;       // the next ones are of models that run
+  std::string dir;                     // or the GGUF file
+  std::string model_type;              // of config.json; "" if it does not say
+  std::string dtype;                   // the next ones are of models that run
   int32_t layers = 0;
   int32_t positions = 0;  // of prompt and answer
   int32_t vocabulary = 0;
   std::optional<int64_t> parameters;  // nothing: not known
   uint64_t bytes = 0;                 // of its files on disk
-  std::string why_not;                // "": it runs
-  std::vector<std::string> remarks;   // what to know though it runs
+  // The bytes of its tensors by their type ("BF16", "Q4_K").
+  std::map<std::string, uint64_t> weight_bytes;
+  std::string why_not;               // "": it runs
+  std::vector<std::string> remarks;  // what to know though it runs
 
   bool runs() const { return why_not.empty(); }
 };

@@ -8,6 +8,8 @@
 #include "common/content_hash.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "runtime/gguf/gguf_file.h"
+#include "runtime/model/checkpoint/gguf_config.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/checkpoint/weight_remarks.h"
 #include "runtime/model/json_file.h"
@@ -24,6 +26,7 @@ constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     const std::filesystem::path& path, Defaults which) {
   std::error_code error;
+  if (IsGgufFile(path)) return OpenGguf(path);
   if (!std::filesystem::is_directory(path, error)) return NotAModelDir(path);
   std::unique_ptr<ModelDir> dir(new ModelDir());
   dir->path_ = path;
@@ -70,6 +73,20 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
     }
   }
   return dir;
+}
+
+absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::OpenGguf(
+    const std::filesystem::path& path) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
+                          SafetensorsSource::Open(path));
+  std::unique_ptr<ModelDir> model(new ModelDir());
+  model->path_ = path;
+  SLUICE_ASSIGN_OR_RETURN(model->config_,
+                          Annotate(ConfigOfGguf(*tensors), path.string()));
+  SLUICE_ASSIGN_OR_RETURN(
+      model->spec_, Annotate(ParseDecoderSpec(model->config_), path.string()));
+  model->generation_.eos_token_ids = model->spec_.eos_token_ids;
+  return model;
 }
 
 absl::StatusOr<DecoderSpec> ModelDir::SpecOf(

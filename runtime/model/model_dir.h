@@ -13,21 +13,22 @@
 
 namespace sluice {
 
-// A model directory in Hugging Face's layout, opened for reading. Weights are
-// not read until asked for. Immutable, thread-safe.
+// A model directory in Hugging Face's layout, or a GGUF file, opened for
+// reading. Weights are not read until asked for. Immutable, thread-safe.
 class ModelDir {
  public:
   // The part of generation_config.json to use: all, or only the ends of a text.
   enum class Defaults { kAll, kOnlyEnd };
 
   // Errors name the file, its problem, and the files of a model directory.
-  // `path` may be a directory without weights (the coordinator's), which then
+  // `path` may be a GGUF file (of several parts, any), or a directory without
+  // weights (the coordinator's), which then
   // fails only in tensors().
   static absl::StatusOr<std::unique_ptr<ModelDir>> Open(
       const std::filesystem::path& path, Defaults which = Defaults::kAll);
 
   const std::filesystem::path& path() const { return path_; }
-  // The text of config.json.
+  // The text of config.json; of a GGUF file, what its metadata says as one.
   const std::string& config() const { return config_; }
   // Whether the head is tied is as it was when the directory was opened.
   const DecoderSpec& spec() const { return spec_; }
@@ -63,6 +64,8 @@ class ModelDir {
 
  private:
   ModelDir() = default;
+  static absl::StatusOr<std::unique_ptr<ModelDir>> OpenGguf(
+      const std::filesystem::path& path);
   std::filesystem::path path_;
   std::string config_;  // text of config.json
   DecoderSpec spec_;

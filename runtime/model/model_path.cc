@@ -1,6 +1,5 @@
 #include "runtime/model/model_path.h"
 
-#include <fstream>
 #include <optional>
 #include <system_error>
 
@@ -15,14 +14,6 @@ namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string FirstBytes(const fs::path& path, size_t count) {
-  std::string bytes(count, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(bytes.data(), static_cast<std::streamsize>(count));
-  bytes.resize(static_cast<size_t>(file.gcount()));
-  return bytes;
-}
 
 // Families that have their name in the names of their models, and are not
 // supported.
@@ -101,12 +92,6 @@ absl::Status OfFile(const fs::path& path) {
   const auto wrong = [](const auto&... parts) {
     return InvalidArgument(parts...);
   };
-  if (extension == ".gguf" || FirstBytes(path, 4) == "GGUF") {
-    return wrong(name,
-                 ": a GGUF file, which Sluice does not read; give the "
-                 "directory of the model that it was made from; ",
-                 kModelDirMustHold);
-  }
   if (extension == ".json" || extension == ".safetensors" ||
       extension == ".jinja") {
     return wrong(name,
@@ -126,7 +111,8 @@ absl::Status OfFile(const fs::path& path) {
 
 const char kModelDirMustHold[] =
     "a model directory holds config.json, tokenizer files and "
-    "model.safetensors (or its shards and model.safetensors.index.json)";
+    "model.safetensors (or its shards and model.safetensors.index.json); "
+    "a GGUF file is a model, too";
 
 absl::StatusOr<fs::path> FindModel(const std::string& name, ModelFiles files) {
   std::error_code error;
@@ -185,9 +171,7 @@ absl::Status NotAModelDir(const fs::path& path) {
       absl::StrCat((path / "config.json").string(), ": no such file; ");
   if (const std::string gguf = GgufIn(path); !gguf.empty()) {
     return NotFound(missing, "there is ", gguf,
-                    ", but Sluice reads no GGUF; give the directory of the "
-                    "model that it was made from; ",
-                    kModelDirMustHold);
+                    "; to run it, give the file: ", (path / gguf).string());
   }
   return NotFound(missing, kModelDirMustHold);
 }

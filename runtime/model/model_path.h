@@ -13,12 +13,12 @@ namespace sluice {
 // The description of a model directory's files, for messages.
 extern const char kModelDirMustHold[];
 
-// Returns the directory of the model that a user named, for all that take one:
-// `name` itself, if there is such a path, or else the snapshot of "org/name" or
-// "org/name@revision" in HubCacheDir(), of which `files` must be there. Nothing
-// is ever downloaded. kNotFound says what is missing and the command that gets
-// it, kUnimplemented that Sluice runs no models of that name, kInvalidArgument
-// that a revision has no valid name.
+// Returns the directory, or the GGUF file, of the model that a user named, for
+// all that take one: `name` itself, if there is such a path, or else the
+// snapshot of "org/name" or "org/name@revision" in HubCacheDir(), of which
+// `files` must be there. Nothing is ever downloaded. kNotFound says what is
+// missing and the command that gets it, kUnimplemented that Sluice runs no
+// models of that name, kInvalidArgument that a revision has no valid name.
 absl::StatusOr<std::filesystem::path> FindModel(const std::string& name,
                                                 ModelFiles files);
 
@@ -31,7 +31,7 @@ absl::Status CheckSnapshot(const std::filesystem::path& snapshot,
 std::vector<std::string> RunnableModelTypes();
 
 // Returns the reason why `path` is no model directory, and the remedy: it may
-// be a file (GGUF, a shard, config.json), a model's folder in the Hugging Face
+// be a file (a shard, config.json), a model's folder in the Hugging Face
 // cache, or nothing at all. REQUIRES: `path` is no directory, or has no
 // config.json.
 absl::Status NotAModelDir(const std::filesystem::path& path);

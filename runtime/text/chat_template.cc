@@ -9,6 +9,7 @@
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
+#include "runtime/gguf/gguf_file.h"
 #include "runtime/text/jinja/ast.h"
 #include "runtime/text/jinja/content_forms.h"
 #include "runtime/text/jinja/parser.h"
@@ -83,6 +84,7 @@ ChatTemplate::~ChatTemplate() = default;
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     const std::filesystem::path& model_dir) {
+  if (IsGgufFile(model_dir)) return LoadGguf(model_dir);
   std::filesystem::path path = model_dir / "chat_template.jinja";
   std::string path_for_tools;
   Sources sources;
@@ -127,6 +129,35 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Load(
     (*parsed)->for_tools = sources.for_tools.status();
   }
   return Wrap(*std::move(parsed));
+}
+
+absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::LoadGguf(
+    const std::filesystem::path& file) {
+  constexpr char kKey[] = "tokenizer.chat_template";
+  SLUICE_ASSIGN_OR_RETURN(const GgufMetadata metadata, ReadGgufMetadata(file));
+  const auto source_of = [&](const std::string& key) {
+    return Annotate(metadata.String(key), file.string());
+  };
+  SLUICE_ASSIGN_OR_RETURN(const auto source, source_of(kKey));
+  if (!source) {
+    return NotFound(file.string(), ": no chat template: no metadata \"", kKey,
+                    "\"");
+  }
+  const std::string where = absl::StrCat(file.string(), ": chat template");
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Impl> impl,
+                          Annotate(ParseImpl(*source), where));
+  SLUICE_ASSIGN_OR_RETURN(const auto tools,
+                          source_of(absl::StrCat(kKey, ".tool_use")));
+  if (tools) {
+    auto for_tools = Parse(*tools);
+    if (for_tools.ok()) {
+      impl->for_tools = *std::move(for_tools);
+    } else {
+      impl->for_tools =
+          Annotate(for_tools.status(), absl::StrCat(where, " tool_use"));
+    }
+  }
+  return Wrap(std::move(impl));
 }
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Parse(

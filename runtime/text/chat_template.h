@@ -18,11 +18,12 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // Loads chat_template.jinja, or "chat_template" of tokenizer_config.json (a
-  // string, or the "default" of a list). If there is also one named "tool_use"
-  // (in that list, or additional_chat_templates/tool_use.jinja), ForTools
-  // returns it, or its error. kNotFound if the model has no template;
-  // kInvalidArgument with line and reason for one that does not parse;
-  // kUnimplemented names a construct that is not supported.
+  // string, or the "default" of a list), or a GGUF file's metadata. If there is
+  // also one named "tool_use" (in that list, or
+  // additional_chat_templates/tool_use.jinja), ForTools returns it, or its
+  // error. kNotFound if the model has no template; kInvalidArgument with line
+  // and reason for one that does not parse; kUnimplemented names a construct
+  // that is not supported.
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Load(
       const std::filesystem::path& model_dir);
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Parse(
@@ -59,6 +60,8 @@ class ChatTemplate {
  private:
   struct Impl;
   ChatTemplate();
+  static absl::StatusOr<std::unique_ptr<ChatTemplate>> LoadGguf(
+      const std::filesystem::path& file);
   static absl::StatusOr<std::unique_ptr<Impl>> ParseImpl(
       absl::string_view source);
   static std::unique_ptr<ChatTemplate> Wrap(std::unique_ptr<Impl> impl);

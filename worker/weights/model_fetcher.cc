@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/host/logging.h"
@@ -11,6 +12,7 @@
 #include "common/text/bytes_text.h"
 #include "common/threads/clock.h"
 #include "runtime/exec/stage_loader.h"
+#include "runtime/gguf/gguf_header.h"
 #include "runtime/model/checkpoint/checked_pieces.h"
 #include "runtime/model/checkpoint/dummy_source.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
@@ -113,6 +115,28 @@ FetchOptions ModelFetcher::Fetching(const AssignedModel& model,
   return fetch;
 }
 
+absl::Status ModelFetcher::FetchGgufHeader(const FetchOptions& fetch,
+                                           const std::string& name,
+                                           PieceFile& file) {
+  // Only the header itself tells where it ends.
+  const auto read = [&](uint64_t begin,
+                        uint64_t end) -> absl::StatusOr<std::string> {
+    const uint64_t first = begin / kPieceBytes;
+    PiecesByFile wanted;
+    for (uint64_t i = first; i < NumPieces(end); ++i) wanted[name].push_back(i);
+    SLUICE_RETURN_IF_ERROR(FetchPieces(fetch, wanted));
+    std::string bytes;
+    for (uint64_t i = first; i < NumPieces(end); ++i) {
+      std::string piece(file.list().bytes(i), '\0');
+      SLUICE_RETURN_IF_ERROR(ReadCheckedPiece(file, i, piece.data()));
+      bytes += piece;
+    }
+    return bytes.substr(begin - first * kPieceBytes, end - begin);
+  };
+  return Annotate(ReadGgufHeader(file.list().file_bytes(), read).status(),
+                  name);
+}
+
 absl::Status ModelFetcher::FetchHeaders(
     const FetchOptions& fetch, const std::vector<std::string>& names) const {
   SLUICE_RETURN_IF_ERROR(FetchLists(fetch, names));
@@ -123,6 +147,10 @@ absl::Status ModelFetcher::FetchHeaders(
     const std::shared_ptr<PieceFile> file = fetch.model->Find(name);
     std::string first(file->list().bytes(0), '\0');
     SLUICE_RETURN_IF_ERROR(ReadCheckedPiece(*file, 0, first.data()));
+    if (absl::StartsWith(first, kGgufMagic)) {
+      SLUICE_RETURN_IF_ERROR(FetchGgufHeader(fetch, name, *file));
+      continue;
+    }
     uint64_t length = 0;
     if (first.size() < sizeof(length)) {
       return InvalidArgument(name, " is too short for a safetensors file");

@@ -67,6 +67,9 @@ class ModelFetcher : public PieceShelf {
                         const StageOptions& stage,
                         const StageExecutor::Progress& fetching,
                         const std::atomic<bool>* cancelled) const;
+  // Fetches the header of a GGUF file, of which the first piece is here.
+  static absl::Status FetchGgufHeader(const FetchOptions& fetch,
+                                      const std::string& name, PieceFile& file);
   absl::Status FetchHeaders(const FetchOptions& fetch,
                             const std::vector<std::string>& names) const;
   absl::Status FetchStage(const FetchOptions& fetch, const AssignedModel& model,

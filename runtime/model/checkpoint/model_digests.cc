@@ -73,24 +73,15 @@ absl::Status AddFile(const std::string& path, bool whole, ContentHash* hash) {
 }
 
 absl::StatusOr<std::string> WeightsDigest(const ModelDir& model) {
-  SLUICE_ASSIGN_OR_RETURN(const std::string fingerprint, model.Fingerprint());
-  std::vector<std::string> files;
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsSource> tensors,
+                          model.OpenTensors());
+  const std::vector<SafetensorsSource::FileInfo> files = tensors->Files();
   uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(model.path(), error)) {
-    if (entry.path().extension() == ".safetensors") {
-      files.push_back(entry.path().string());
-      std::error_code unread;  // AddFile reports the error
-      const uintmax_t size = entry.file_size(unread);
-      if (!unread) bytes += size;
-    }
-  }
-  std::sort(files.begin(), files.end());
+  for (const auto& file : files) bytes += file.bytes;
   ContentHash hash;
-  hash.Add(fingerprint);
-  for (const std::string& file : files) {
-    SLUICE_RETURN_IF_ERROR(AddFile(file, bytes <= kMaxWholeBytes, &hash));
+  hash.Add(tensors->Fingerprint(model.config()));
+  for (const auto& file : files) {
+    SLUICE_RETURN_IF_ERROR(AddFile(file.path, bytes <= kMaxWholeBytes, &hash));
   }
   return hash.Hex();
 }

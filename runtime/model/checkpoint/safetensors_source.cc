@@ -19,6 +19,7 @@
 #include "common/float16.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
+#include "runtime/gguf/gguf_header.h"
 #include "runtime/model/checkpoint/content_hashes.h"
 #include "runtime/model/checkpoint/whole_file.h"
 
@@ -31,6 +32,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kTokenEmbedding[] = "embed_tokens.weight";
 constexpr char kHeadName[] = "lm_head.weight";
+constexpr char kGgufEmbedding[] = "token_embd.weight";
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr uint64_t kPointerBytes = 32;  // of a Git LFS pointer's beginning
 
@@ -154,23 +156,26 @@ SafetensorsSource::~SafetensorsSource() {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
-    const std::filesystem::path& model_dir, const KnownPieces& known) {
+    const std::filesystem::path& model, const KnownPieces& known) {
   std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
-  source->dir_ = model_dir;
+  source->dir_ = model;
   std::error_code ignored;
-  if (std::filesystem::exists(model_dir / kSingleFile, ignored)) {
-    SLUICE_RETURN_IF_ERROR(source->OpenFile(model_dir / kSingleFile, known));
+  if (std::filesystem::is_regular_file(model, ignored)) {
+    SLUICE_RETURN_IF_ERROR(source->OpenGguf(model, known));
     SLUICE_RETURN_IF_ERROR(source->ListTensors({}));
-  } else if (std::filesystem::exists(model_dir / kShardIndexFile, ignored)) {
+  } else if (std::filesystem::exists(model / kSingleFile, ignored)) {
+    SLUICE_RETURN_IF_ERROR(source->OpenFile(model / kSingleFile, known));
+    SLUICE_RETURN_IF_ERROR(source->ListTensors({}));
+  } else if (std::filesystem::exists(model / kShardIndexFile, ignored)) {
     SLUICE_RETURN_IF_ERROR(
-        source->OpenShards(model_dir, model_dir / kShardIndexFile, known));
+        source->OpenShards(model, model / kShardIndexFile, known));
   } else {
     const bool pickled =
-        std::filesystem::exists(model_dir / "pytorch_model.bin", ignored) ||
-        std::filesystem::exists(model_dir / "pytorch_model.bin.index.json",
+        std::filesystem::exists(model / "pytorch_model.bin", ignored) ||
+        std::filesystem::exists(model / "pytorch_model.bin.index.json",
                                 ignored);
     return NotFound(
-        model_dir.string(), ": no weights: neither ", kSingleFile, " nor ",
+        model.string(), ": no weights: neither ", kSingleFile, " nor ",
         kShardIndexFile,
         pickled ? " (pytorch_model.bin is not read: save the model with "
                   "safe_serialization=True)"
@@ -200,6 +205,7 @@ SafetensorsSource::OpenPieces(
     }
     SLUICE_RETURN_IF_ERROR(source->ReadHeader());
   }
+  SLUICE_RETURN_IF_ERROR(source->JoinGguf());
   SLUICE_RETURN_IF_ERROR(source->ListTensors(ignored));
   return source;
 }
@@ -235,6 +241,24 @@ absl::Status SafetensorsSource::OpenFile(const std::filesystem::path& path,
 absl::Status SafetensorsSource::ReadHeader() {
   File& f = *files_.back();
   uint64_t header_bytes = 0;
+  if (f.bytes >= kGgufMagic.size()) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string magic,
+                            ReadText(f, 0, kGgufMagic.size()));
+    if (magic == kGgufMagic) {
+      SLUICE_RETURN_IF_ERROR(ReadGguf(&f));
+      SLUICE_ASSIGN_OR_RETURN(const std::string header, HeaderText(f));
+      f.header_digest = HeaderDigest(header, f.bytes);
+      return absl::OkStatus();
+    }
+  }
+  if (absl::EndsWithIgnoreCase(f.name, ".gguf")) {
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::string beginning,
+        ReadText(f, 0, std::min<uint64_t>(f.bytes, kPointerBytes)));
+    return InvalidArgument(f.path, IsLfsPointer(beginning)
+                                       ? absl::StrCat(": ", kLfsPointerAdvice)
+                                       : ": does not begin with GGUF");
+  }
   if (f.bytes < sizeof(header_bytes)) {
     return InvalidArgument(f.path, ": ", f.bytes,
                            " bytes are too few for a safetensors file");
@@ -426,6 +450,12 @@ std::optional<int64_t> SafetensorsSource::Parameters() const {
   for (const auto& [name, location] : tensors_) {
     const SafetensorsEntry& entry = *location.entry;
     if (entry.dtype == "I64" || entry.dtype == "BOOL") continue;
+    if (naming_) {
+      int64_t elements = 1;
+      for (const int64_t n : entry.shape) elements *= n;
+      parameters += elements;
+      continue;
+    }
     if (!IsFloat(entry.dtype)) return std::nullopt;
     parameters += static_cast<int64_t>(entry.end - entry.begin) /
                   SafetensorsElementBytes(entry.dtype);
@@ -443,11 +473,14 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
       absl::EndsWith(ref.name, kTokenEmbedding)) {
     location = FindName(kHeadName);
   }
+  if (location.file == nullptr && naming_ && ref.role == TensorRole::kHead) {
+    location = FindName(kGgufEmbedding);
+  }
   if (location.file == nullptr && IsBias(ref.role)) return location;
   if (location.file == nullptr) {
     const auto named = index_.find(ref.name);
     return NotFound(
-        named == index_.end() && files_.size() == 1
+        named == index_.end() && (files_.size() == 1 || naming_)
             ? files_[0]->path
             : (dir_ / kShardIndexFile).string(),
         ": no tensor ", ref.name,
@@ -456,36 +489,30 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
             : absl::StrCat(", though it is named there in ", named->second));
   }
   const SafetensorsEntry& entry = *location.entry;
-  if (!IsFloat(entry.dtype)) {
+  if (location.file->gguf != nullptr) {
+    SLUICE_RETURN_IF_ERROR(CheckGgufType(location, ref.name));
+  } else if (!IsFloat(entry.dtype)) {
     return InvalidArgument(location.file->path, ": ", ref.name, " has dtype ",
                            entry.dtype, "; F32, F16 and BF16 are supported");
   }
   if (entry.shape != ref.tensor_shape()) {
     return InvalidArgument(location.file->path, ": ", ref.name, " has shape ",
                            ShapeText(entry.shape),
-                           ", but config.json asks for ",
+                           naming_ ? ", but the metadata asks for "
+                                   : ", but config.json asks for ",
                            ShapeText(ref.tensor_shape()));
   }
   return location;
 }
 
 absl::Status SafetensorsSource::Check(const TensorRef& ref) const {
-  for (const TensorRef& tensor : ref.Tensors()) {
-    SLUICE_RETURN_IF_ERROR(Find(tensor).status());
-  }
-  return absl::OkStatus();
+  return Find(Stored(ref)).status();
 }
 
-absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
+absl::Status SafetensorsSource::ReadRows(const TensorRef& described,
                                          int64_t row_begin, int64_t row_end,
                                          float* out) const {
-  if (ref.tensor_each_head) {
-    for (const TensorRef& head : ref.Tensors()) {
-      SLUICE_RETURN_IF_ERROR(ReadRows(head, row_begin, row_end, out));
-      out += ref.head_rows;
-    }
-    return absl::OkStatus();
-  }
+  const TensorRef ref = Stored(described);
   SLUICE_ASSIGN_OR_RETURN(const Location location, Find(ref));
   if (location.file == nullptr) {
     if (row_begin < row_end) std::fill_n(out, ref.shape.back(), 0.0f);
@@ -514,6 +541,7 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& ref,
 absl::Status SafetensorsSource::ReadElements(const Location& at, uint64_t first,
                                              uint64_t count, float* out) const {
   const File& file = *at.file;
+  if (file.gguf != nullptr) return ReadBlocks(at, first, count, out);
   const uint64_t element = at.entry->dtype == "F32" ? 4 : 2;
   const uint64_t begin = file.data_offset + at.entry->begin + first * element;
   const uint64_t end = begin + count * element;
@@ -642,7 +670,7 @@ std::vector<SafetensorsSource::FileInfo> SafetensorsSource::Files() const {
 
 absl::StatusOr<SafetensorsSource::Extent> SafetensorsSource::Locate(
     const TensorRef& ref) const {
-  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(ref));
+  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(Stored(ref)));
   if (at.file == nullptr) return Extent{};
   return Extent{at.file->name, at.file->data_offset + at.entry->begin,
                 at.file->data_offset + at.entry->end};

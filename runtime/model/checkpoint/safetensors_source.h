@@ -13,7 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "common/piece_reader.h"
 #include "common/threads/mutex.h"
+#include "runtime/gguf/gguf_metadata.h"
 #include "runtime/model/checkpoint/checked_pieces.h"
+#include "runtime/model/checkpoint/gguf_names.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/shard_index.h"
 #include "runtime/model/checkpoint/tensor_source.h"
@@ -24,8 +26,10 @@ namespace sluice {
 using KnownPieces = std::map<std::string, PieceListPtr>;
 
 // Tensors of model.safetensors, or else of the shards that
-// model.safetensors.index.json names. F32, F16 and BF16 are read as float32. Of
-// a tensor that several shards hold, one counts (shard_index.h).
+// model.safetensors.index.json names, or of a GGUF file and the other parts of
+// its model. F32, F16 and BF16 are read as float32, and so are GGUF's types
+// that run (gguf_types.h). Of a tensor that several shards hold, one counts
+// (shard_index.h); GGUF's have other names and orders (gguf_names.h).
 //
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
@@ -37,14 +41,15 @@ using KnownPieces = std::map<std::string, PieceListPtr>;
 // hashed.
 class SafetensorsSource final : public TensorSource {
  public:
-  // Opens all files and checks all headers. kNotFound if the directory has no
-  // weights, kInvalidArgument for a header or index that breaks the format or
-  // for a shard that is missing.
+  // Opens all files and checks all headers: those of a directory, or a GGUF
+  // file, with the other parts if its name ends in -00001-of-00003.gguf.
+  // kNotFound if the directory has no weights, kInvalidArgument for a header or
+  // index that breaks the format or for a shard that is missing.
   //
   // `known`: the pieces of files, by name; kDataLoss if a file's header is not
   // what was hashed.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Open(
-      const std::filesystem::path& model_dir, const KnownPieces& known = {});
+      const std::filesystem::path& model, const KnownPieces& known = {});
   // Opens files, by their names, of which only some pieces need be there: the
   // headers' and those of the tensors that are read. `copies` is Copies() of
   // the source whose files they are.
@@ -62,6 +67,8 @@ class SafetensorsSource final : public TensorSource {
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
+  // Whether it has the tensor in which this weight is.
+  bool Has(const TensorRef& ref) const { return Has(Stored(ref).name); }
   // Of a model that takes more than text, the parts of its tensors' names that
   // are not the text's ("vision_tower"), and how many tensors each has.
   std::map<std::string, size_t> PartsBesideText() const;
@@ -72,6 +79,16 @@ class SafetensorsSource final : public TensorSource {
   // (I64, BOOL); nothing if some may be packed, as quantized ones are, so that
   // elements are no parameters.
   std::optional<int64_t> Parameters() const;
+  // The metadata of a GGUF file, that of the first part; null for others.
+  const GgufMetadata* gguf() const;
+  // Returns the shape of a tensor, by its name in the file; nothing if there is
+  // none.
+  std::optional<std::vector<int64_t>> ShapeOf(const std::string& name) const;
+  // Reads a tensor of at most 1 MiB of numbers, by its name in the file.
+  // kNotFound if there is none, kInvalidArgument if its type is not read.
+  absl::StatusOr<std::vector<float>> ReadSmall(const std::string& name) const;
+  // The bytes of tensors by their type ("BF16", "Q4_K").
+  std::map<std::string, uint64_t> BytesByType() const;
   struct FileInfo {
     std::string name;
     std::string path;
@@ -107,6 +124,7 @@ class SafetensorsSource final : public TensorSource {
     uint64_t data_offset = 0;
     std::string header_digest;
     SafetensorsHeader header;
+    std::unique_ptr<GgufMetadata> gguf;  // null unless it is a GGUF file
   };
   struct Location {
     const File* file = nullptr;
@@ -119,8 +137,13 @@ class SafetensorsSource final : public TensorSource {
   absl::Status OpenShards(const std::filesystem::path& model_dir,
                           const std::filesystem::path& index_path,
                           const KnownPieces& known);
+  absl::Status OpenGguf(const std::filesystem::path& path,
+                        const KnownPieces& known);
   // Reads the header of files_'s last file.
   absl::Status ReadHeader();
+  absl::Status ReadGguf(File* file);
+  // Checks that the files are all parts of one GGUF model, and sets naming_.
+  absl::Status JoinGguf();
   // Fills tensors_, once all headers are read.
   absl::Status ListTensors(const TensorsByFile& ignored);
   // Reads the bytes of a header.
@@ -136,12 +159,20 @@ class SafetensorsSource final : public TensorSource {
                                        uint64_t end) const;
   // Whether two tensors have the same dtype, shape and bytes.
   absl::StatusOr<bool> SameData(const Location& x, const Location& y) const;
+  // kUnimplemented, with the tensor's name, for a type that does not run.
+  static absl::Status CheckGgufType(const Location& at,
+                                    const std::string& name);
   Location FindName(const std::string& name) const;
-  // Returns no location for a bias that is 0.
+  // Returns where these files have what `ref` describes.
+  TensorRef Stored(const TensorRef& ref) const;
+  // Finds what Stored() returned. Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
   // Reads elements [first, first + count) of a tensor as it is stored.
   absl::Status ReadElements(const Location& at, uint64_t first, uint64_t count,
                             float* out) const;
+  // Does so of a GGUF file's tensor, of which whole blocks are read.
+  absl::Status ReadBlocks(const Location& at, uint64_t first, uint64_t count,
+                          float* out) const;
   // Read a vector, or rows [begin, end) of a matrix, stored by rows or by
   // columns, without scale and add.
   absl::Status ReadVector(const Location& at, const TensorRef& ref,
@@ -155,6 +186,7 @@ class SafetensorsSource final : public TensorSource {
   std::vector<std::unique_ptr<File>> files_;
   absl::flat_hash_map<std::string, Location> tensors_;
   std::string copies_;
+  std::optional<GgufNaming> naming_;  // of GGUF files
   std::map<std::string, std::string>
       index_;  // shards, by tensor; if one is read
   mutable CheckedPieces checked_;

@@ -31,7 +31,7 @@ TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
     default:
       break;
   }
-  return {std::move(slice), role, std::move(shape)};
+  return {std::move(slice), role, std::move(shape), layer};
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace sluice {
 struct TensorRef : TensorSlice {
   TensorRole role = TensorRole::kQWeight;
   std::vector<int64_t> shape;  // of the weight
+  int layer = 0;               // of a layer's weights
 
   // Returns the shape of the tensor in the checkpoint.
   std::vector<int64_t> tensor_shape() const {

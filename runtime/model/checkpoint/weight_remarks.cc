@@ -63,7 +63,7 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
   std::vector<std::string> missing;
   for (const TensorRef& tensor : AllTensors(spec)) {
     used.insert(tensor.name);
-    if (IsBias(tensor.role) && !source.Has(tensor.name)) {
+    if (IsBias(tensor.role) && !source.Has(tensor)) {
       missing.push_back(tensor.name);
     }
   }
@@ -76,7 +76,7 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
   std::vector<std::string> unused;
   for (const TensorRef& tensor : AllTensors(all)) {
     if (IsBias(tensor.role) && !used.contains(tensor.name) &&
-        source.Has(tensor.name)) {
+        source.Has(tensor)) {
       unused.push_back(tensor.name);
     }
   }

@@ -46,7 +46,8 @@ constexpr uint64_t kSpareBytes = uint64_t{64} << 20;
 
 bool IsShardName(absl::string_view name) {
   return name.size() <= kMaxNameBytes && name[0] != '.' &&
-         absl::EndsWith(name, ".safetensors") &&
+         (absl::EndsWith(name, ".safetensors") ||
+          absl::EndsWith(name, ".gguf")) &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return absl::ascii_isalnum(c) || c == '.' || c == '-' || c == '_';
          });

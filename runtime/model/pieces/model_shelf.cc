@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <system_error>
 
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/whole_file.h"
@@ -18,7 +19,12 @@ absl::StatusOr<std::shared_ptr<PieceReader>> ModelShelf::Find(
       list->FileHash() != file.hash) {
     return NotFound("no such file ", file.name, " here");
   }
-  std::string path = (dir_ / file.name).string();
+  std::error_code ignored;
+  // Parts of a GGUF model lie beside the one that was named.
+  const std::filesystem::path dir =
+      std::filesystem::is_regular_file(dir_, ignored) ? dir_.parent_path()
+                                                      : dir_;
+  std::string path = (dir / file.name).string();
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     return DataLoss(file.name, ": can't open: ", std::strerror(errno));

@@ -10,11 +10,12 @@
 
 namespace sluice {
 
-// The weight files of a model's directory, as far as they are hashed.
+// The weight files of a model, as far as they are hashed.
 // Thread-safe.
 class ModelShelf : public PieceShelf {
  public:
-  // `content`, which must outlive the shelf, is that of `dir`.
+  // `content`, which must outlive the shelf, is that of `dir`: a
+  // directory, or a GGUF file.
   ModelShelf(std::filesystem::path dir, const ContentCheck* content)
       : dir_(std::move(dir)), content_(content) {}
   absl::StatusOr<std::shared_ptr<PieceReader>> Find(

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "common/status_macros.h"
 #include "common/text/utf8.h"
+#include "runtime/gguf/gguf_file.h"
 #include "runtime/text/tokenizer/pieces.h"
 #include "runtime/text/tokenizer/tokenizer_parts.h"
 
@@ -135,6 +136,10 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids,
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::filesystem::path& model_dir) {
+  if (IsGgufFile(model_dir)) {
+    SLUICE_ASSIGN_OR_RETURN(TokenizerParts parts, ReadGgufTokenizer(model_dir));
+    return std::make_unique<PartsTokenizer>(std::move(parts));
+  }
   const auto exists = [&](const char* name) {
     std::error_code error;
     return std::filesystem::exists(model_dir / name, error);

@@ -34,10 +34,10 @@ class Tokenizer {
   // Reads tokenizer.json, or else tokenizer.model (SentencePiece: Llama, Gemma
   // and those that do as the file says), or else vocab.json + merges.txt
   // (GPT-2, OPT, Qwen2), and tokenizer_config.json / special_tokens_map.json /
-  // added_tokens.json. tokenizer.json's "truncation" and "padding" are ignored,
-  // as transformers does. kNotFound if there is none; kInvalidArgument for
-  // broken files and kUnimplemented for unsupported parts name the file and the
-  // part.
+  // added_tokens.json; of a GGUF file, its metadata. tokenizer.json's
+  // "truncation" and "padding" are ignored, as transformers does. kNotFound if
+  // there is none; kInvalidArgument for broken files and kUnimplemented for
+  // unsupported parts name the file and the part.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(
       const std::filesystem::path& model_dir);
 

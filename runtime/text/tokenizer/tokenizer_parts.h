@@ -13,6 +13,7 @@
 #include "runtime/text/tokenizer/normalizer.h"
 #include "runtime/text/tokenizer/post_processor.h"
 #include "runtime/text/tokenizer/pre_tokenizer.h"
+#include "runtime/text/tokenizer/sentencepiece/model_file.h"
 #include "runtime/text/tokenizer/tokenizer_config.h"
 
 namespace sluice {
@@ -46,6 +47,17 @@ absl::StatusOr<TokenizerParts> ReadVocabAndMerges(
 // for its tokenizer_class.
 absl::StatusOr<TokenizerParts> ReadSentencePiece(
     const std::filesystem::path& file, const TokenizerConfig& config);
+
+// Builds what llama.cpp does of pieces with scores: BPE in which the best score
+// is merged first, with bytes for what has no piece. `where` is for errors.
+absl::StatusOr<TokenizerParts> MakeScoredPieces(SentencePieceModel model,
+                                                const TokenizerConfig& config,
+                                                const std::string& where);
+
+// Reads the tokenizer in the metadata of a GGUF file. kNotFound if it has none;
+// kUnimplemented names a model or a pre-tokenizer that is not supported.
+absl::StatusOr<TokenizerParts> ReadGgufTokenizer(
+    const std::filesystem::path& file);
 
 // Sets the special tokens to those of `config`, and puts those around the text
 // that it asks for: for files that hold no post-processor.

@@ -70,6 +70,7 @@ ordered_json ModelObject(const LocalModel& model) {
                        {"model_type", model.model_type},
                        {"parameters", nullptr},
                        {"bytes", model.bytes},
+                       {"weight_bytes", model.weight_bytes},
                        {"dtype", model.dtype},
                        {"layers", model.layers},
                        {"positions", model.positions},
@@ -126,10 +127,20 @@ std::string ModelText(const LocalModel& model) {
       text += FactLine("revisions", absl::StrJoin(model.revisions, ", "));
     }
   }
-  text += FactLine("directory", model.dir);
+  text += FactLine("path", model.dir);
   text += FactLine("type", model.model_type.empty() ? "?" : model.model_type);
   text += FactLine("parameters", ParametersText(model.parameters));
   text += FactLine("on disk", BytesText(static_cast<double>(model.bytes)));
+  if (!model.weight_bytes.empty()) {
+    text += FactLine(
+        "weights",
+        absl::StrJoin(model.weight_bytes, ", ",
+                      [](std::string* out, const auto& of_type) {
+                        absl::StrAppend(
+                            out, of_type.first, " ",
+                            BytesText(static_cast<double>(of_type.second)));
+                      }));
+  }
   if (model.layers > 0) {
     text += FactLine("numbers", model.dtype);
     text += FactLine("layers", absl::StrCat(model.layers));

@@ -298,7 +298,7 @@ TEST_F(HubCacheTest, OtherFormatsAreLeftToThoseWhoOpenThem) {
   EXPECT_THAT(std::string(ModelDir::Open(*Find("org/name", ModelFiles::kConfig))
                               .status()
                               .message()),
-              HasSubstr("Sluice reads no GGUF"));
+              HasSubstr("there is small.gguf; to run it, give the file"));
 }
 
 TEST_F(HubCacheTest, AFamilyThatIsNotSupportedIsSaidByItsName) {

@@ -30,7 +30,8 @@ using nlohmann::json;
 using Model = SentencePieceModel;
 using Merge = BpeModel::Merge;
 
-enum class Kind { kLlama, kGemma, kAsTheFileSays };
+// A GGUF file's is Llama's, but that the scores say which merge goes first.
+enum class Kind { kLlama, kGemma, kGguf, kAsTheFileSays };
 
 constexpr const char* kSpaceMark = "\xE2\x96\x81";  // "▁"
 
@@ -247,8 +248,9 @@ absl::StatusOr<std::unique_ptr<TokenModel>> MakeModel(const Model& model,
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     vocabulary.emplace(model.pieces[i].text, static_cast<int32_t>(i));
   }
-  return BpeModel::Create(std::move(options), std::move(vocabulary),
-                          MergesOf(model, kind == Kind::kAsTheFileSays));
+  return BpeModel::Create(
+      std::move(options), std::move(vocabulary),
+      MergesOf(model, kind == Kind::kAsTheFileSays || kind == Kind::kGguf));
 }
 
 // Gives pieces the names that tokenizer_config.json has for their ids, except
@@ -290,6 +292,8 @@ void SetDefaultNames(const Model& model, Kind kind, TokenizerConfig* config) {
                    absl::StrCat("<", name, ">"), config);
       }
       break;
+    case Kind::kGguf:
+      break;
     case Kind::kAsTheFileSays:
       const auto set = [&](const char* name, int32_t id,
                            const std::string& piece) {
@@ -324,13 +328,9 @@ absl::StatusOr<Model> ReadModelFile(const std::filesystem::path& file) {
   return Model::Parse(bytes);
 }
 
-}  // namespace
-
-absl::StatusOr<TokenizerParts> ReadSentencePiece(
-    const std::filesystem::path& file, const TokenizerConfig& files) {
-  const std::string where = file.string();
-  SLUICE_ASSIGN_OR_RETURN(Model model, Annotate(ReadModelFile(file), where));
-  SLUICE_ASSIGN_OR_RETURN(const Kind kind, KindOf(file, files, model));
+absl::StatusOr<TokenizerParts> MakeParts(Model model, Kind kind,
+                                         const TokenizerConfig& files,
+                                         const std::string& where) {
   TokenizerConfig config = files;
   SetDefaultNames(model, kind, &config);
   const bool as_the_file_says = kind == Kind::kAsTheFileSays;
@@ -364,15 +364,31 @@ absl::StatusOr<TokenizerParts> ReadSentencePiece(
   SLUICE_ASSIGN_OR_RETURN(
       parts.model,
       Annotate(MakeModel(model, kind, !user_defined.empty()), where));
-  SLUICE_RETURN_IF_ERROR(SetParts(
-      kind == Kind::kLlama   ? LlamaParts(config)
-      : kind == Kind::kGemma ? GemmaParts()
-                             : PartsOfFile(model, config, user_defined),
-      where, &parts));
+  SLUICE_RETURN_IF_ERROR(SetParts(as_the_file_says
+                                      ? PartsOfFile(model, config, user_defined)
+                                  : kind == Kind::kGemma ? GemmaParts()
+                                                         : LlamaParts(config),
+                                  where, &parts));
   parts.added.Add(TokensToAdd(config, {}), ModelView(parts.model.get()));
   SLUICE_RETURN_IF_ERROR(Annotate(parts.added.Finish(parts.normalizer), where));
   FrameByConfig(config, &parts);
   return parts;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerParts> ReadSentencePiece(
+    const std::filesystem::path& file, const TokenizerConfig& config) {
+  const std::string where = file.string();
+  SLUICE_ASSIGN_OR_RETURN(Model model, Annotate(ReadModelFile(file), where));
+  SLUICE_ASSIGN_OR_RETURN(const Kind kind, KindOf(file, config, model));
+  return MakeParts(std::move(model), kind, config, where);
+}
+
+absl::StatusOr<TokenizerParts> MakeScoredPieces(SentencePieceModel model,
+                                                const TokenizerConfig& config,
+                                                const std::string& where) {
+  return MakeParts(std::move(model), Kind::kGguf, config, where);
 }
 
 }  // namespace sluice
