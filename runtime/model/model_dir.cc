@@ -38,6 +38,9 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
   SLUICE_RETURN_IF_ERROR(config.status());
   SLUICE_ASSIGN_OR_RETURN(
       dir->spec_, Annotate(ParseDecoderSpec(*config), config_path.string()));
+  SLUICE_ASSIGN_OR_RETURN(
+      dir->quantization_,
+      Annotate(ParseQuantizationText(*config), config_path.string()));
   dir->config_ = *std::move(config);
 
   const std::filesystem::path generation_path = path / "generation_config.json";
@@ -67,7 +70,7 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
   // OpenTensors reports unreadable weights.
   if (dir->spec_.tied_embeddings) {
     const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
-        SafetensorsSource::Open(path);
+        dir->OpenTensors();
     if (tensors.ok()) {
       SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
     }
@@ -103,7 +106,7 @@ absl::StatusOr<std::string> ModelDir::Fingerprint() const {
 
 std::vector<std::string> ModelDir::Remarks() const {
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
-      SafetensorsSource::Open(path_);
+      OpenTensors();
   if (!tensors.ok()) return {};
   return WeightRemarks(spec_, **tensors);
 }
@@ -118,7 +121,7 @@ std::string ModelDir::DummyFingerprint() const {
 
 absl::StatusOr<std::unique_ptr<SafetensorsSource>> ModelDir::OpenTensors(
     const KnownPieces& known) const {
-  return SafetensorsSource::Open(path_, known);
+  return SafetensorsSource::Open(path_, known, quantization_);
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "runtime/model/checkpoint/quantization/quantization_config.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/embedding_config.h"
@@ -34,6 +35,8 @@ class ModelDir {
   const DecoderSpec& spec() const { return spec_; }
   // Returns the description that goes with these tensors, of this directory.
   absl::StatusOr<DecoderSpec> SpecOf(const SafetensorsSource& tensors) const;
+  // What config.json says of quantized weights.
+  const QuantizationConfig& quantization() const { return quantization_; }
   // Returns DescribePositions of rotary.h.
   std::string DescribePositions() const;
   // The eos_token_ids are generation_config.json's, or else config.json's.
@@ -68,6 +71,7 @@ class ModelDir {
       const std::filesystem::path& path);
   std::filesystem::path path_;
   std::string config_;  // text of config.json
+  QuantizationConfig quantization_;
   DecoderSpec spec_;
   GenerationDefaults generation_;
   absl::StatusOr<EmbeddingConfig> embedding_ = EmbeddingConfig();

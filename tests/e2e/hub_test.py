@@ -232,7 +232,7 @@ def test_models_says_what_runs_and_why_not(directory):
         hub.ref("v1", COMMIT)
         hub.add(LLAMA, commit=OTHER, revision=None)
         altered(hub, "org/mamba", model_type="mamba")
-        altered(hub, "org/awq", quantization_config={"quant_method": "awq"})
+        altered(hub, "org/bnb", quantization_config={"quant_method": "bitsandbytes"})
         altered(hub, "org/wide", hidden_size=1234)
         altered(hub, "org/wordpiece")
         tokenizer = os.path.join(hub.snapshot(name="org/wordpiece"), "tokenizer.json")
@@ -253,7 +253,7 @@ def test_models_says_what_runs_and_why_not(directory):
         for name, reason in {
                 "org/mamba":
                     'config.json: model_type "mamba" is not supported',
-                "org/awq": "config.json: quantization_config",
+                "org/bnb": 'config.json: quantization_config.quant_method "bitsandbytes" is not supported',
                 "org/wide": "but config.json asks for [2048, 1234]",
                 "org/wordpiece": "WordPiece",
                 "org/cut": "it has 2 of the 3 shards that model.safetensors.index.json names",

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 
@@ -203,6 +205,10 @@ absl::Status CheckSize(const std::string& name, const SafetensorsEntry& entry) {
 }
 
 }  // namespace
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
 
 int SafetensorsElementBytes(absl::string_view dtype) {
   static constexpr std::pair<absl::string_view, int> kSizes[] = {

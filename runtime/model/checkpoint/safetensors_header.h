@@ -31,6 +31,9 @@ using SafetensorsHeader = absl::flat_hash_map<std::string, SafetensorsEntry>;
 // The reference implementation's own limit.
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
+// Returns "[8, 4]".
+std::string ShapeText(const std::vector<int64_t>& shape);
+
 // Bytes of one element; 0 for a dtype that is unknown or not byte-sized.
 int SafetensorsElementBytes(absl::string_view dtype);
 

@@ -32,7 +32,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kTokenEmbedding[] = "embed_tokens.weight";
 constexpr char kHeadName[] = "lm_head.weight";
-constexpr char kGgufEmbedding[] = "token_embd.weight";
+constexpr absl::string_view kWeightSuffix = ".weight";
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr uint64_t kPointerBytes = 32;  // of a Git LFS pointer's beginning
 
@@ -143,11 +143,26 @@ bool IsFloat(absl::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16";
 }
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+// Calls take(row, stored, count) for runs of a weight's rows [begin, end) of
+// which the tensor has `count` one after the other, from row `stored` on.
+absl::Status ForRuns(
+    const TensorRef& ref, int64_t begin, int64_t end,
+    absl::FunctionRef<absl::Status(int64_t, int64_t, int64_t)> take) {
+  for (int64_t row = begin; row < end;) {
+    const int64_t first = ref.StoredRow(row);
+    const int64_t from = row++;
+    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
+    SLUICE_RETURN_IF_ERROR(take(from, first, row - from));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
+
+SafetensorsSource::SafetensorsSource(QuantizationConfig quantization)
+    : stored_(*this),
+      quantized_(std::make_unique<QuantizedWeights>(std::move(quantization),
+                                                    &stored_)) {}
 
 SafetensorsSource::~SafetensorsSource() {
   for (const auto& file : files_) {
@@ -156,9 +171,11 @@ SafetensorsSource::~SafetensorsSource() {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
-    const std::filesystem::path& model, const KnownPieces& known) {
-  std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
-  source->dir_ = model;
+    const std::filesystem::path& model_dir, const KnownPieces& known,
+    QuantizationConfig quantization) {
+  std::unique_ptr<SafetensorsSource> source(
+      new SafetensorsSource(std::move(quantization)));
+  source->dir_ = model_dir;
   std::error_code ignored;
   if (std::filesystem::is_regular_file(model, ignored)) {
     SLUICE_RETURN_IF_ERROR(source->OpenGguf(model, known));
@@ -188,9 +205,10 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>>
 SafetensorsSource::OpenPieces(
     const std::filesystem::path& model_dir,
     const std::map<std::string, std::shared_ptr<PieceReader>>& files,
-    absl::string_view copies) {
+    absl::string_view copies, QuantizationConfig quantization) {
   SLUICE_ASSIGN_OR_RETURN(const TensorsByFile ignored, ParseCopiesText(copies));
-  std::unique_ptr<SafetensorsSource> source(new SafetensorsSource());
+  std::unique_ptr<SafetensorsSource> source(
+      new SafetensorsSource(std::move(quantization)));
   source->dir_ = model_dir;
   for (const auto& [name, pieces] : files) {
     auto file = std::make_unique<File>();
@@ -428,6 +446,57 @@ bool SafetensorsSource::Has(const std::string& name) const {
   return FindName(name).file != nullptr;
 }
 
+bool SafetensorsSource::HasHead() const {
+  const std::string module(absl::StripSuffix(kHeadName, kWeightSuffix));
+  return Has(kHeadName) ||
+         (StoredByInputs(quantization().method) && Has(module + ".qweight")) ||
+         Has(module + ".weight_packed");
+}
+
+bool SafetensorsSource::HasNameThatEnds(absl::string_view end) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const auto& tensor) {
+    return absl::EndsWith(tensor.first, end);
+  });
+}
+
+std::optional<StoredTensors::Place> SafetensorsSource::Stored::Find(
+    const std::string& name) const {
+  const Location at = source_.FindName(name);
+  if (at.file == nullptr) return std::nullopt;
+  return Place{at.file->path, at.entry};
+}
+
+absl::Status SafetensorsSource::Stored::Read(const std::string& name,
+                                             uint64_t begin, uint64_t end,
+                                             char* out) const {
+  const Location at = source_.FindName(name);
+  const File& file = *at.file;
+  const uint64_t first = file.data_offset + at.entry->begin;
+  if (source_.PiecesOf(file) == nullptr) {
+    return ReadAt(file.fd, file.path, first + begin, end - begin, out);
+  }
+  return source_.Read(file, first + begin, first + end,
+                      file.data_offset + at.entry->end,
+                      [&](absl::string_view part) {
+                        std::memcpy(out, part.data(), part.size());
+                        out += part.size();
+                      });
+}
+
+std::optional<WeightPlace> SafetensorsSource::QuantizedPlace(
+    const TensorRef& ref) const {
+  absl::string_view module = ref.name;
+  const QuantizationConfig& config = quantization();
+  if (!config.quantized() || ref.shape.size() != 2 ||
+      (ref.transposed && !StoredByInputs(config.method)) ||
+      !absl::ConsumeSuffix(&module, kWeightSuffix)) {
+    return std::nullopt;
+  }
+  return WeightPlace{std::string(module),
+                     ref.tensor_rows > 0 ? ref.tensor_rows : ref.shape[0],
+                     ref.shape[1]};
+}
+
 std::map<std::string, size_t> SafetensorsSource::PartsBesideText() const {
   std::map<std::string, size_t> parts;
   bool within = false;
@@ -484,6 +553,7 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
             ? files_[0]->path
             : (dir_ / kShardIndexFile).string(),
         ": no tensor ", ref.name,
+        QuantizedPlace(ref) ? ", plain or quantized" : "",
         named == index_.end()
             ? ""
             : absl::StrCat(", though it is named there in ", named->second));
@@ -506,14 +576,22 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
 }
 
 absl::Status SafetensorsSource::Check(const TensorRef& ref) const {
-  return Find(Stored(ref)).status();
+  return Locate(ref).status();
 }
 
 absl::Status SafetensorsSource::ReadRows(const TensorRef& described,
                                          int64_t row_begin, int64_t row_end,
                                          float* out) const {
-  const TensorRef ref = Stored(described);
-  SLUICE_ASSIGN_OR_RETURN(const Location location, Find(ref));
+  std::shared_ptr<const QuantizedWeight> quantized;
+  if (const std::optional<WeightPlace> place = QuantizedPlace(ref)) {
+    SLUICE_ASSIGN_OR_RETURN(quantized, quantized_->Get(*place));
+  }
+  Location location;
+  if (quantized != nullptr) {
+    location = FindName(quantized->parts()[0]);
+  } else {
+    SLUICE_ASSIGN_OR_RETURN(location, Find(ref));
+  }
   if (location.file == nullptr) {
     if (row_begin < row_end) std::fill_n(out, ref.shape.back(), 0.0f);
     return absl::OkStatus();
@@ -527,15 +605,31 @@ absl::Status SafetensorsSource::ReadRows(const TensorRef& described,
   if (row_begin == row_end) return absl::OkStatus();
   int64_t elements = 1;
   for (const int64_t n : ref.shape) elements *= n;
+  if (quantized != nullptr) {
+    elements = ref.shape[1];
+    const auto read = [&](int64_t row, int64_t first, int64_t count) {
+      return quantized->ReadRows(stored_, first, first + count,
+                                 out + (row - row_begin) * elements);
+    };
+    SLUICE_RETURN_IF_ERROR(Annotate(ForRuns(ref, row_begin, row_end, read),
+                                    absl::StrCat("tensor ", ref.name)));
+    Adjust(ref, elements * (row_end - row_begin), out);
+    return absl::OkStatus();
+  }
   SLUICE_RETURN_IF_ERROR(Annotate(
       ref.shape.size() < 2 ? ReadVector(location, ref, elements, out)
       : ref.transposed     ? ReadColumns(location, ref, row_begin, row_end, out)
                            : ReadRuns(location, ref, row_begin, row_end, out),
       absl::StrCat("tensor ", ref.name)));
-  if (ref.scale == 1 && ref.add == 0) return absl::OkStatus();
   if (rows > 1) elements = elements / rows * (row_end - row_begin);
-  for (int64_t i = 0; i < elements; ++i) out[i] = ref.scale * out[i] + ref.add;
+  Adjust(ref, elements, out);
   return absl::OkStatus();
+}
+
+void SafetensorsSource::Adjust(const TensorRef& ref, int64_t elements,
+                               float* out) {
+  if (ref.scale == 1 && ref.add == 0) return;
+  for (int64_t i = 0; i < elements; ++i) out[i] = ref.scale * out[i] + ref.add;
 }
 
 absl::Status SafetensorsSource::ReadElements(const Location& at, uint64_t first,
@@ -569,15 +663,11 @@ absl::Status SafetensorsSource::ReadRuns(const Location& at,
                                          const TensorRef& ref, int64_t begin,
                                          int64_t end, float* out) const {
   const int64_t columns = ref.shape[1];
-  for (int64_t row = begin; row < end;) {
-    const int64_t first = ref.StoredRow(row);
-    const int64_t from = row++;
-    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
-    SLUICE_RETURN_IF_ERROR(
-        ReadElements(at, first * columns, (row - from) * columns, out));
-    out += (row - from) * columns;
-  }
-  return absl::OkStatus();
+  return ForRuns(ref, begin, end,
+                 [&](int64_t row, int64_t first, int64_t count) {
+                   return ReadElements(at, first * columns, count * columns,
+                                       out + (row - begin) * columns);
+                 });
 }
 
 absl::Status SafetensorsSource::ReadColumns(const Location& at,
@@ -586,20 +676,18 @@ absl::Status SafetensorsSource::ReadColumns(const Location& at,
   const int64_t rows = ref.tensor_rows > 0 ? ref.tensor_rows : ref.shape[0];
   const int64_t inputs = ref.shape[1];
   std::vector<float> run;
-  for (int64_t row = begin; row < end;) {
-    const int64_t first = ref.StoredRow(row);
-    const int64_t from = row++;
-    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
-    run.resize(row - from);
+  const auto read = [&](int64_t row, int64_t first, int64_t count) {
+    run.resize(count);
     for (int64_t input = 0; input < inputs; ++input) {
       SLUICE_RETURN_IF_ERROR(
           ReadElements(at, input * rows + first, run.size(), run.data()));
-      for (int64_t i = from; i < row; ++i) {
-        out[(i - begin) * inputs + input] = run[i - from];
+      for (int64_t i = 0; i < count; ++i) {
+        out[(row + i - begin) * inputs + input] = run[i];
       }
     }
-  }
-  return absl::OkStatus();
+    return absl::OkStatus();
+  };
+  return ForRuns(ref, begin, end, read);
 }
 
 absl::StatusOr<std::string> SafetensorsSource::ContentId(
@@ -628,6 +716,7 @@ absl::StatusOr<std::string> SafetensorsSource::ContentId(
     id.AddField(hashed.hash);
   }
   if (!copies_.empty()) id.AddField(copies_);
+  if (quantization().quantized()) id.AddField(quantization().Key());
   return id.Hex();
 }
 
@@ -636,6 +725,9 @@ absl::StatusOr<DecoderSpec> SafetensorsSource::UntieIfTwo(
   if (!spec.tied_embeddings) return spec;
   const Location embedding = FindName(EmbeddingTensors(spec)[0].name);
   const Location head = FindName(kHeadName);
+  if (embedding.file != nullptr && head.file == nullptr && HasHead()) {
+    spec.tied_embeddings = false;  // the head is quantized
+  }
   if (embedding.file == nullptr || head.file == nullptr) return spec;
   SLUICE_ASSIGN_OR_RETURN(spec.tied_embeddings, SameData(embedding, head));
   return spec;
@@ -668,12 +760,28 @@ std::vector<SafetensorsSource::FileInfo> SafetensorsSource::Files() const {
   return files;
 }
 
-absl::StatusOr<SafetensorsSource::Extent> SafetensorsSource::Locate(
-    const TensorRef& ref) const {
-  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(Stored(ref)));
-  if (at.file == nullptr) return Extent{};
-  return Extent{at.file->name, at.file->data_offset + at.entry->begin,
-                at.file->data_offset + at.entry->end};
+SafetensorsSource::Extent SafetensorsSource::ExtentOf(
+    const Location& at) const {
+  return {at.file->name, at.file->data_offset + at.entry->begin,
+          at.file->data_offset + at.entry->end};
+}
+
+absl::StatusOr<std::vector<SafetensorsSource::Extent>>
+SafetensorsSource::Locate(const TensorRef& ref) const {
+  std::vector<Extent> extents;
+  if (const std::optional<WeightPlace> place = QuantizedPlace(ref)) {
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<QuantizedWeight> weight,
+                            quantized_->Open(*place));
+    if (weight != nullptr) {
+      for (const std::string& part : weight->parts()) {
+        extents.push_back(ExtentOf(FindName(part)));
+      }
+      return extents;
+    }
+  }
+  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(ref));
+  if (at.file != nullptr) extents.push_back(ExtentOf(at));
+  return extents;
 }
 
 std::vector<SafetensorsSource::Extent> SafetensorsSource::Headers() const {

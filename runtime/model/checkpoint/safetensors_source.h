@@ -15,7 +15,7 @@
 #include "common/threads/mutex.h"
 #include "runtime/gguf/gguf_metadata.h"
 #include "runtime/model/checkpoint/checked_pieces.h"
-#include "runtime/model/checkpoint/gguf_names.h"
+#include "runtime/model/checkpoint/quantization/quantized_weights.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/shard_index.h"
 #include "runtime/model/checkpoint/tensor_source.h"
@@ -26,10 +26,9 @@ namespace sluice {
 using KnownPieces = std::map<std::string, PieceListPtr>;
 
 // Tensors of model.safetensors, or else of the shards that
-// model.safetensors.index.json names, or of a GGUF file and the other parts of
-// its model. F32, F16 and BF16 are read as float32, and so are GGUF's types
-// that run (gguf_types.h). Of a tensor that several shards hold, one counts
-// (shard_index.h); GGUF's have other names and orders (gguf_names.h).
+// model.safetensors.index.json names. F32, F16 and BF16 are read as float32,
+// and so are quantized matrices, which several tensors hold (quantization/). Of
+// a tensor that several shards hold, one counts (shard_index.h).
 //
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
@@ -47,16 +46,17 @@ class SafetensorsSource final : public TensorSource {
   // index that breaks the format or for a shard that is missing.
   //
   // `known`: the pieces of files, by name; kDataLoss if a file's header is not
-  // what was hashed.
+  // what was hashed. `quantization`: what config.json says of it.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Open(
-      const std::filesystem::path& model, const KnownPieces& known = {});
+      const std::filesystem::path& model_dir, const KnownPieces& known = {},
+      QuantizationConfig quantization = {});
   // Opens files, by their names, of which only some pieces need be there: the
   // headers' and those of the tensors that are read. `copies` is Copies() of
   // the source whose files they are.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> OpenPieces(
       const std::filesystem::path& model_dir,
       const std::map<std::string, std::shared_ptr<PieceReader>>& files,
-      absl::string_view copies);
+      absl::string_view copies, QuantizationConfig quantization = {});
   ~SafetensorsSource() override;
 
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
@@ -67,8 +67,14 @@ class SafetensorsSource final : public TensorSource {
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
-  // Whether it has the tensor in which this weight is.
-  bool Has(const TensorRef& ref) const { return Has(Stored(ref).name); }
+  // Whether it has the head as a matrix of its own, plain or quantized.
+  bool HasHead() const;
+  // What config.json says of quantized weights.
+  const QuantizationConfig& quantization() const {
+    return quantized_->config();
+  }
+  // Whether a tensor's name ends so.
+  bool HasNameThatEnds(absl::string_view end) const;
   // Of a model that takes more than text, the parts of its tensors' names that
   // are not the text's ("vision_tower"), and how many tensors each has.
   std::map<std::string, size_t> PartsBesideText() const;
@@ -103,9 +109,9 @@ class SafetensorsSource final : public TensorSource {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  // Returns where a tensor is; an empty extent for a bias that is 0. The errors
-  // of Check. REQUIRES: `ref` is one of TensorRef::Tensors().
-  absl::StatusOr<Extent> Locate(const TensorRef& ref) const;
+  // Returns where a weight's tensors are; nothing for a bias that is 0. The
+  // errors of Check.
+  absl::StatusOr<std::vector<Extent>> Locate(const TensorRef& ref) const;
   // Where the headers are, with their lengths, in order of name.
   std::vector<Extent> Headers() const;
   // The CopiesText of the tensors that are in these files and do not count.
@@ -131,7 +137,19 @@ class SafetensorsSource final : public TensorSource {
     const SafetensorsEntry* entry = nullptr;
   };
 
-  SafetensorsSource() = default;
+  // The tensors as the methods of quantization see them.
+  class Stored final : public StoredTensors {
+   public:
+    explicit Stored(const SafetensorsSource& source) : source_(source) {}
+    std::optional<Place> Find(const std::string& name) const override;
+    absl::Status Read(const std::string& name, uint64_t begin, uint64_t end,
+                      char* out) const override;
+
+   private:
+    const SafetensorsSource& source_;
+  };
+
+  explicit SafetensorsSource(QuantizationConfig quantization);
   absl::Status OpenFile(const std::filesystem::path& path,
                         const KnownPieces& known);
   absl::Status OpenShards(const std::filesystem::path& model_dir,
@@ -163,9 +181,10 @@ class SafetensorsSource final : public TensorSource {
   static absl::Status CheckGgufType(const Location& at,
                                     const std::string& name);
   Location FindName(const std::string& name) const;
-  // Returns where these files have what `ref` describes.
-  TensorRef Stored(const TensorRef& ref) const;
-  // Finds what Stored() returned. Returns no location for a bias that is 0.
+  Extent ExtentOf(const Location& at) const;
+  // Returns what a weight must be if it is quantized; nothing if it can't be.
+  std::optional<WeightPlace> QuantizedPlace(const TensorRef& ref) const;
+  // Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
   // Reads elements [first, first + count) of a tensor as it is stored.
   absl::Status ReadElements(const Location& at, uint64_t first, uint64_t count,
@@ -181,7 +200,11 @@ class SafetensorsSource final : public TensorSource {
                         int64_t end, float* out) const;
   absl::Status ReadColumns(const Location& at, const TensorRef& ref,
                            int64_t begin, int64_t end, float* out) const;
+  // Multiplies and adds what `ref` says.
+  static void Adjust(const TensorRef& ref, int64_t elements, float* out);
 
+  const Stored stored_;
+  const std::unique_ptr<QuantizedWeights> quantized_;
   std::filesystem::path dir_;
   std::vector<std::unique_ptr<File>> files_;
   absl::flat_hash_map<std::string, Location> tensors_;

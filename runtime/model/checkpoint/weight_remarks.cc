@@ -59,6 +59,17 @@ std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
                                    }),
                      ": ", tensors, " tensors)"));
   }
+  const QuantizationConfig& quantization = source.quantization();
+  if (quantization.activations) {
+    remarks.push_back(
+        "the model's quantization rounds activations, too; here they are "
+        "computed with as they are");
+  }
+  if (quantization.kv_cache || source.HasNameThatEnds(".k_scale") ||
+      source.HasNameThatEnds(".v_scale")) {
+    remarks.push_back(
+        "the model's scales of a quantized KV cache are not used");
+  }
   std::set<std::string> used;
   std::vector<std::string> missing;
   for (const TensorRef& tensor : AllTensors(spec)) {

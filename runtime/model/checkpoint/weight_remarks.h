@@ -11,7 +11,8 @@ namespace sluice {
 
 // Returns what a user should know of these weights, though the model runs, a
 // sentence each: tensors that several files hold, biases that are missing and
-// taken as 0, and biases that the model's description has no use for.
+// taken as 0, biases that the model's description has no use for, and
+// what its quantization means of activations and the KV cache.
 std::vector<std::string> WeightRemarks(const DecoderSpec& spec,
                                        const SafetensorsSource& source);
 

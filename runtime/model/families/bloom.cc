@@ -43,11 +43,11 @@ absl::Status DescribeBloom(const nlohmann::json& config, DecoderSpec* spec) {
   return absl::OkStatus();
 }
 
-constexpr NeoxNames kNames = {.layers = "transformer.h",
-                              .attention = "self_attention",
-                              .embedding = "transformer.word_embeddings",
-                              .final_norm = "transformer.ln_f",
-                              .head = "lm_head"};
+constexpr NeoxNames kBloomNames = {.layers = "transformer.h",
+                                   .attention = "self_attention",
+                                   .embedding = "transformer.word_embeddings",
+                                   .final_norm = "transformer.ln_f",
+                                   .head = "lm_head"};
 
 TensorSlice BindBloom(const DecoderSpec& spec, TensorRole role, int layer) {
   switch (role) {
@@ -56,7 +56,7 @@ TensorSlice BindBloom(const DecoderSpec& spec, TensorRole role, int layer) {
     case TensorRole::kEmbedNormBias:
       return {"transformer.word_embeddings_layernorm.bias"};
     default:
-      return BindNeox(kNames, spec, role, layer);
+      return BindNeox(kBloomNames, spec, role, layer);
   }
 }
 

@@ -76,10 +76,8 @@ void ReadCommon(ConfigReader& reader, const ConfigDefaults& defaults,
     spec.eos_token_ids = {*defaults.eos};
   }
 
-  for (const char* key : {"quantization_config", "per_layer_config"}) {
-    if (reader.Has(key)) {
-      reader.Unsupported(key, "(weights or layers of another make)");
-    }
+  if (reader.Has("per_layer_config")) {
+    reader.Unsupported("per_layer_config", "(layers of another make)");
   }
 }
 

@@ -59,15 +59,15 @@ absl::Status DescribeFalcon(const nlohmann::json& config, DecoderSpec* spec) {
   return absl::OkStatus();
 }
 
-constexpr NeoxNames kNames = {.layers = "transformer.h",
-                              .attention = "self_attention",
-                              .embedding = "transformer.word_embeddings",
-                              .final_norm = "transformer.ln_f",
-                              .head = "lm_head"};
+constexpr NeoxNames kFalconNames = {.layers = "transformer.h",
+                                    .attention = "self_attention",
+                                    .embedding = "transformer.word_embeddings",
+                                    .final_norm = "transformer.ln_f",
+                                    .head = "lm_head"};
 
 TensorSlice BindFalcon(const DecoderSpec& spec, TensorRole role, int layer) {
   const auto of_layer = [&](const char* name) -> TensorSlice {
-    return {absl::StrCat(kNames.layers, ".", layer, ".", name)};
+    return {absl::StrCat(kFalconNames.layers, ".", layer, ".", name)};
   };
   if (spec.parallel && !spec.shared_norm) {
     switch (role) {
@@ -83,7 +83,7 @@ TensorSlice BindFalcon(const DecoderSpec& spec, TensorRole role, int layer) {
         break;
     }
   }
-  return BindNeox(kNames, spec, role, layer);
+  return BindNeox(kFalconNames, spec, role, layer);
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ constexpr ConfigDefaults Gemma2Defaults(int32_t vocab, int32_t positions) {
 // The keys that are read of a whole model's config.json where that of its text
 // does not have them.
 constexpr const char* kSharedKeys[] = {"bos_token_id", "eos_token_id", "dtype",
-                                       "torch_dtype", "quantization_config"};
+                                       "torch_dtype"};
 
 // A factor of the family that must not be 0.
 float Cap(ConfigReader& reader, const char* key,

@@ -34,12 +34,13 @@ absl::Status DescribeNeox(const nlohmann::json& config, DecoderSpec* spec) {
 }
 
 TensorSlice BindGptNeox(const DecoderSpec& spec, TensorRole role, int layer) {
-  constexpr NeoxNames kNames = {.layers = "gpt_neox.layers",
-                                .attention = "attention",
-                                .embedding = "gpt_neox.embed_in",
-                                .final_norm = "gpt_neox.final_layer_norm",
-                                .head = "embed_out"};
-  return BindNeox(kNames, spec, role, layer);
+  constexpr NeoxNames kGptNeoxNames = {
+      .layers = "gpt_neox.layers",
+      .attention = "attention",
+      .embedding = "gpt_neox.embed_in",
+      .final_norm = "gpt_neox.final_layer_norm",
+      .head = "embed_out"};
+  return BindNeox(kGptNeoxNames, spec, role, layer);
 }
 
 }  // namespace

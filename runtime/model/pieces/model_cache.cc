@@ -137,6 +137,7 @@ absl::Status CheckFetchable(const ModelContent& content,
 // -- One model.
 
 absl::Status CachedModel::Open(const std::string& config) {
+  SLUICE_ASSIGN_OR_RETURN(quantization_, ParseQuantizationText(config));
   std::error_code error;
   fs::create_directories(path_, error);
   if (error) return CannotMake(path_, error.message());
@@ -227,7 +228,8 @@ absl::StatusOr<std::unique_ptr<SafetensorsSource>> CachedModel::OpenTensors(
     files[name] = Find(name);
     if (files[name] == nullptr) return Internal("no hashes of ", name);
   }
-  return SafetensorsSource::OpenPieces(path_, files, content_.copies);
+  return SafetensorsSource::OpenPieces(path_, files, content_.copies,
+                                       quantization_);
 }
 
 bool CachedModel::InPlace() const {

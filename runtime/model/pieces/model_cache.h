@@ -65,6 +65,7 @@ class CachedModel {
 
   const std::filesystem::path path_;
   const ModelContent content_;
+  QuantizationConfig quantization_;
   int lock_fd_ = -1;
   mutable Mutex mu_;
   std::map<std::string, std::shared_ptr<PieceFile>> files_ ABSL_GUARDED_BY(mu_);

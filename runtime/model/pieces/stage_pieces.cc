@@ -29,7 +29,7 @@ std::vector<TensorRef> StageTensors(const DecoderSpec& spec, LayerRange layers,
   add(HeadTensors(spec));
   // Of a tied pair with two tensors, the last stage finds out whether they are
   // one (ModelDir::Open).
-  if (!spec.tied_embeddings || !source.Has(kHeadName)) return tensors;
+  if (!spec.tied_embeddings || !source.HasHead()) return tensors;
   for (TensorRef& tensor : HeadTensors(spec)) {
     if (tensor.role != TensorRole::kHead) continue;
     tensor.name = kHeadName;
@@ -53,9 +53,12 @@ absl::StatusOr<PiecesByFile> StagePieces(const DecoderSpec& spec,
   };
   for (const SafetensorsSource::Extent& header : source.Headers()) add(header);
   for (const TensorRef& tensor : StageTensors(spec, layers, source)) {
-    SLUICE_ASSIGN_OR_RETURN(const SafetensorsSource::Extent extent,
-                            source.Locate(tensor));
-    if (extent.end > extent.begin) add(extent);
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::vector<SafetensorsSource::Extent> extents,
+        source.Locate(tensor));
+    for (const SafetensorsSource::Extent& extent : extents) {
+      if (extent.end > extent.begin) add(extent);
+    }
   }
   PiecesByFile result;
   for (const auto& [name, pieces] : found) {
