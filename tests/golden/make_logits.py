@@ -18,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = pathlib.Path(__file__).resolve().parent
 MODELS = HERE.parent / "models"
-sys.path.insert(0, str(MODELS))
+sys.path[:0] = [str(MODELS), str(HERE)]
 import kjv  # noqa: E402
+import make_quantized  # noqa: E402
 
 RANDOM_LENGTHS = (1, 2, 7, 33, 70)
 # These prompts go beyond max_position_embeddings (160), as far as the scaling of their positions
@@ -38,8 +39,8 @@ MIN_DISTINCT = 10
 
 
 def load(folder):
-    # transformers' eager attention adds Falcon's ALiBi twice, its default does not.
-    alibi = json.loads((folder / "config.json").read_text()).get("alibi", False)
+    if make_quantized.quantized_config(folder):
+        return make_quantized.load(folder)
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa" if alibi else "eager").eval()
 
