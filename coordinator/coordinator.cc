@@ -339,6 +339,10 @@ absl::Status Coordinator::OpenModel() {
   if (fingerprint.ok()) {
     fingerprint_ = *std::move(fingerprint);
     if (!options_.dummy_weights) {
+      if (model_->quantization().quantized()) {
+        LogInfo(options_.model_dir.string(), ": its weights are quantized: ",
+                model_->quantization().Description());
+      }
       for (const std::string& remark : model_->Remarks()) {
         LogWarning(options_.model_dir.string(), ": ", remark);
       }

@@ -56,22 +56,18 @@ std::string TypeOf(const fs::path& dir) {
 // Fills in what is known of a model of which all files are there; the first
 // thing that is wrong with it.
 absl::Status Examine(const fs::path& dir, LocalModel* model) {
-  const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
+  const absl::StatusOr<std::unique_ptr<SafetensorsSource>> headers =
       SafetensorsSource::Open(dir);
-  if (tensors.ok()) {
-    model->parameters = (*tensors)->Parameters();
-    model->weight_bytes = (*tensors)->BytesByType();
-    if ((*tensors)->gguf() != nullptr) {
-      model->bytes = 0;
-      for (const auto& file : (*tensors)->Files()) model->bytes += file.bytes;
-    }
-  }
+  if (headers.ok()) model->parameters = (*headers)->Parameters();
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(dir));
+  const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
+      opened->OpenTensors();
   const DecoderSpec& spec = opened->spec();
   model->model_type = spec.model_type;
   const absl::string_view dtype = DTypeName(spec.native_dtype);
   model->dtype = std::string(dtype.data(), dtype.size());
+  model->quantization = opened->quantization().Description();
   model->layers = spec.num_layers;
   model->positions = spec.max_positions;
   model->vocabulary = spec.vocab_size;

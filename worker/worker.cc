@@ -114,6 +114,10 @@ absl::StatusOr<Worker::Model> Worker::OpenModel(const Options& options) {
   const std::shared_ptr<const ModelDir> dir = std::move(opened);
   // In a process of one's own; elsewhere the coordinator tells.
   if (options.hash_model && !options.dummy_weights) {
+    if (dir->quantization().quantized()) {
+      LogInfo(options.model_dir.string(), ": its weights are quantized: ",
+              dir->quantization().Description());
+    }
     for (const std::string& remark : dir->Remarks()) {
       LogWarning(options.model_dir.string(), ": ", remark);
     }

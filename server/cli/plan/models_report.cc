@@ -72,6 +72,7 @@ ordered_json ModelObject(const LocalModel& model) {
                        {"bytes", model.bytes},
                        {"weight_bytes", model.weight_bytes},
                        {"dtype", model.dtype},
+                       {"quantization", model.quantization},
                        {"layers", model.layers},
                        {"positions", model.positions},
                        {"vocabulary", model.vocabulary},
@@ -143,6 +144,9 @@ std::string ModelText(const LocalModel& model) {
   }
   if (model.layers > 0) {
     text += FactLine("numbers", model.dtype);
+    if (!model.quantization.empty()) {
+      text += FactLine("weights", model.quantization);
+    }
     text += FactLine("layers", absl::StrCat(model.layers));
     text += FactLine("positions", absl::StrCat(model.positions));
     text += FactLine("vocabulary", absl::StrCat(model.vocabulary));
