@@ -115,6 +115,20 @@ def test_forms_of_inputs_and_answers(directory):
     assert body(results[0])["model"] == "llama-kjv" and body(results[0])["object"] == "list"
 
 
+def test_a_text_is_cut_where_the_line_says_so(directory):
+    ids = [5 + i % 90 for i in range(700)]
+    _, results = harness.run(LLAMA, [
+        line("last", ids, truncate_prompt_tokens=40), line("whole", ids[-40:]),
+        line("fits", ids, truncate_prompt_tokens=-1), line("512", ids[-512:]),
+        completion("cut", ids, truncate_prompt_tokens=-1, max_tokens=12, temperature=0),
+        completion("own", ids[-500:], max_tokens=12, temperature=0), line("long", ids)], *FP32)
+    assert vectors(results[0]) == vectors(results[1])
+    assert vectors(results[2]) == vectors(results[3])
+    assert body(results[4])["choices"] == body(results[5])["choices"]
+    assert body(results[4])["usage"]["prompt_tokens"] == 500
+    assert results[6]["error"]["code"] == "prompt_too_long", results[6]
+
+
 def test_the_tokenizers_end_token_is_pooled(directory):
     """As Qwen3-Embedding's, whose template puts a token behind each text."""
     model = model_with(directory)

@@ -118,7 +118,7 @@ constexpr Field kFields[] = {
     {"thinking_token_budget", kBoth, "[]", "\"max_tokens\" bounds the answer"},
     {"tool_choice", kCompletions, R"(["none","auto"])", ""},
     {"top_logprobs", kCompletions, "[0]", "say it as \"logprobs\": N"},
-    {"truncate_prompt_tokens", kAll, "[]", "shorten the prompt"},
+    {"truncate_prompt_tokens", kChat | kScores, "[]", "shorten the prompt"},
     {"typical_p", kBoth, "[1]", "\"top_p\" and \"min_p\" are there instead"},
     {"use_activation", kScores, "[true]",
      "scores are probabilities, or cosines of embeddings"},

@@ -143,6 +143,7 @@ class BodyReader {
   bool Texts(const json& v);
   bool Instruction(const json& v);
   bool TopN(const json& v);
+  bool TruncatePromptTokens(const json& v);
   bool Dimensions(const json& v);
   bool EncodingFormat(const json& v);
   bool Stop(const json& v);
@@ -230,6 +231,8 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"top_logprobs", kChat, &BodyReader::TopLogprobs},
     {"top_n", kRerank, &BodyReader::TopN},
     {"top_p", kBoth, &BodyReader::Number<&RequestBody::top_p, kTopPs>},
+    {"truncate_prompt_tokens", kCompletions | kEmbeddings,
+     &BodyReader::TruncatePromptTokens},
     {"user", kAll, &BodyReader::Ignored},
 };
 
@@ -417,6 +420,18 @@ bool BodyReader::TopN(const json& v) {
     return false;
   }
   body_->top_n = static_cast<int32_t>(value);
+  return true;
+}
+
+bool BodyReader::TruncatePromptTokens(const json& v) {
+  constexpr absl::string_view kMustBe =
+      "an integer of at least 1, or -1 for what the model takes";
+  int64_t value = 0;
+  if (!Integer(v, -1, std::numeric_limits<int32_t>::max(), kMustBe, &value)) {
+    return false;
+  }
+  if (value == 0) return Wrong(kMustBe, v);
+  body_->truncate_prompt_tokens = static_cast<int32_t>(value);
   return true;
 }
 

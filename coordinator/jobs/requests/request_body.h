@@ -47,6 +47,10 @@ struct RequestBody {
   std::optional<bool> ignore_eos;
   int32_t logprobs = -1;  // as in SamplingParams
   bool echo = false;
+  // Of a prompt, this many tokens are kept, the last ones; kKeepWhatFits: as
+  // many as the model takes; 0: all.
+  static constexpr int32_t kKeepWhatFits = -1;
+  int32_t truncate_prompt_tokens = 0;
 
   int32_t dimensions = 0;  // 0: all
   bool base64 = false;     // encoding_format
@@ -60,7 +64,8 @@ struct RequestBody {
 
 // Reads a body (an object) for `endpoint`. Fields: OpenAI's for this endpoint,
 // and top_k, min_p, repetition_penalty, ignore_eos, add_generation_prompt,
-// documents, chat_template_kwargs and stop_token_ids as in vLLM. A field that
+// documents, chat_template_kwargs, stop_token_ids and truncate_prompt_tokens as
+// in vLLM. A field that
 // is null counts as absent, as does an unknown one that is an empty list or
 // object, and one of other APIs with a value that asks for nothing. A field
 // that cannot be honoured is an error naming it, but for user, metadata, store

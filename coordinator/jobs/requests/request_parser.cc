@@ -309,6 +309,9 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   const bool embeds = request->scores()
                           ? request->score.tokens.yes < 0
                           : request->endpoint == Endpoint::kEmbeddings;
+  if (body.truncate_prompt_tokens != 0) {
+    if ((error = TruncatePrompts(body, embeds, &prompts))) return error;
+  }
   if (embeds) {
     if ((error = SetEmbedding(body, prompts, request))) return error;
   } else if (request->scores()) {
@@ -352,6 +355,44 @@ std::optional<LineError> RequestParser::AddPrompts(const RequestBody& body,
   return std::nullopt;
 }
 
+int32_t RequestParser::EmbeddingLimit(const EmbeddingConfig& config) const {
+  return config.max_tokens > 0
+             ? std::min(config.max_tokens, options_.max_model_len)
+             : options_.max_model_len;
+}
+
+std::optional<LineError> RequestParser::TruncatePrompts(
+    const RequestBody& body, bool embeds, std::vector<Prompt>* prompts) const {
+  int64_t limit = options_.max_model_len;
+  // An error of the files is told by SetEmbedding.
+  if (embeds && options_.model && options_.model->embedding().ok()) {
+    limit = EmbeddingLimit(*options_.model->embedding());
+  }
+  int64_t kept = body.truncate_prompt_tokens;
+  if (kept > limit) {
+    return Invalid("truncate_prompt_tokens",
+                   absl::StrCat("\"truncate_prompt_tokens\" is ", kept,
+                                ", but the model takes ", limit,
+                                " tokens; give at most as many, or -1"));
+  }
+  if (kept == RequestBody::kKeepWhatFits) {
+    int64_t room = 0;  // for what is generated
+    if (!embeds) {
+      room = body.max_tokens.value_or(
+          defaults_.has_max_tokens() ? defaults_.max_tokens() : 1);
+    }
+    kept = std::max<int64_t>(1, limit - room);
+  }
+  for (Prompt& prompt : *prompts) {
+    if (std::ssize(prompt.tokens) <= kept) continue;
+    prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.end() - kept);
+    if (body.echo) {
+      prompt.text = options_.tokenizer->Decode(prompt.tokens, true);
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<LineError> RequestParser::SetEmbedding(
     const RequestBody& body, const std::vector<Prompt>& prompts,
     Request* request) const {
@@ -380,10 +421,7 @@ std::optional<LineError> RequestParser::SetEmbedding(
                                 " that a line may have; divide it into several "
                                 "lines, or ask for fewer \"dimensions\""));
   }
-  const int32_t limit =
-      config->max_tokens > 0
-          ? std::min(config->max_tokens, options_.max_model_len)
-          : options_.max_model_len;
+  const int32_t limit = EmbeddingLimit(*config);
   for (const Prompt& prompt : prompts) {
     if (std::ssize(prompt.tokens) <= limit) continue;
     return LineError{
@@ -431,7 +469,6 @@ std::optional<LineError> RequestParser::EncodePrompt(absl::string_view text,
                                                      absl::string_view field,
                                                      bool add_special_tokens,
                                                      Prompt* prompt) const {
-  if (auto error = CheckLength(text, field)) return error;
   auto ids = options_.tokenizer->Encode(text, add_special_tokens);
   if (!ids.ok()) {
     return Invalid(std::string(field),
@@ -465,7 +502,7 @@ std::optional<LineError> RequestParser::BuildPrompts(
   const bool several =
       all.is_array() && !all.empty() && !all.front().is_number();
   if (!several) {
-    return BuildPrompt(all, field, body.echo, &prompts->emplace_back());
+    return BuildPrompt(body, all, field, &prompts->emplace_back());
   }
   if (all.size() > kMaxLinePrompts) {
     return Invalid(field,
@@ -478,23 +515,26 @@ std::optional<LineError> RequestParser::BuildPrompts(
         all.size() == 1 ? field
                         : absl::StrCat(field, "[", prompts->size(), "]");
     if (auto error =
-            BuildPrompt(prompt, name, body.echo, &prompts->emplace_back())) {
+            BuildPrompt(body, prompt, name, &prompts->emplace_back())) {
       return error;
     }
   }
   return std::nullopt;
 }
 
-std::optional<LineError> RequestParser::BuildPrompt(const json& prompt,
+std::optional<LineError> RequestParser::BuildPrompt(const RequestBody& body,
+                                                    const json& prompt,
                                                     const std::string& field,
-                                                    bool keep_text,
                                                     Prompt* out) const {
   constexpr absl::string_view kMustBe =
       "must be a string, a list of token ids, or a list of these";
   out->field = field;
   if (prompt.is_string()) {
     const std::string& text = prompt.get_ref<const std::string&>();
-    if (keep_text) out->text = text;
+    if (body.echo) out->text = text;
+    if (body.truncate_prompt_tokens == 0) {
+      if (auto error = CheckLength(text, field)) return error;
+    }
     return EncodePrompt(text, field, true, out);
   }
   if (!prompt.is_array()) {
@@ -521,7 +561,7 @@ std::optional<LineError> RequestParser::BuildPrompt(const json& prompt,
     }
     out->tokens.push_back(id.get<int32_t>());
   }
-  if (keep_text) out->text = options_.tokenizer->Decode(out->tokens, true);
+  if (body.echo) out->text = options_.tokenizer->Decode(out->tokens, true);
   return std::nullopt;
 }
 
@@ -582,6 +622,7 @@ std::optional<LineError> RequestParser::BuildChatPrompt(
                                 "\"messages\": ",
                                 text.status().message()));
   }
+  if (auto error = CheckLength(*text, "messages")) return error;
   return EncodePrompt(*text, "messages", false, &prompts->emplace_back());
 }
 

@@ -94,9 +94,16 @@ class RequestParser {
                                         const std::string& field,
                                         absl::string_view need,
                                         std::vector<Prompt>* prompts) const;
-  std::optional<LineError> BuildPrompt(const nlohmann::ordered_json& prompt,
-                                       const std::string& field, bool keep_text,
+  std::optional<LineError> BuildPrompt(const struct RequestBody& body,
+                                       const nlohmann::ordered_json& prompt,
+                                       const std::string& field,
                                        Prompt* out) const;
+  // Keeps what the body says of each prompt's tokens.
+  std::optional<LineError> TruncatePrompts(const struct RequestBody& body,
+                                           bool embeds,
+                                           std::vector<Prompt>* prompts) const;
+  // Returns how many tokens of a text become an embedding.
+  int32_t EmbeddingLimit(const EmbeddingConfig& config) const;
   std::optional<LineError> BuildChatPrompt(struct RequestBody& body,
                                            std::vector<Prompt>* prompts) const;
   // How queries and documents are compared.

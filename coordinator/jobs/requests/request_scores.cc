@@ -81,10 +81,11 @@ std::optional<LineError> RequestParser::BuildScores(
   }
   request->score.tokens = kind->tokens;
   const auto encode = [&](const std::string& text, const std::string& field,
-                          bool several, size_t i, bool special) {
-    return EncodePrompt(text,
-                        several ? absl::StrCat(field, "[", i, "]") : field,
-                        special, &prompts->emplace_back());
+                          bool several, size_t i,
+                          bool special) -> std::optional<LineError> {
+    const std::string name = several ? absl::StrCat(field, "[", i, "]") : field;
+    if (auto error = CheckLength(text, name)) return error;
+    return EncodePrompt(text, name, special, &prompts->emplace_back());
   };
   if (kind->tokens.yes < 0) {
     request->score.queries = static_cast<int32_t>(body.queries.size());

@@ -5,6 +5,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -120,6 +121,45 @@ TEST_F(RequestPromptsTest, ReadsEmbeddings) {
             100u);  // all positions
 }
 
+TEST_F(RequestPromptsTest, TruncationKeepsTheLastTokens) {
+  const std::string b200(200, 'b');
+  EXPECT_EQ(PromptText(Good(
+                Embedding(R"("input":"hello","truncate_prompt_tokens":3)"))),
+            "llo");
+  EXPECT_EQ(
+      PromptText(Good(Embedding(R"("input":"hi","truncate_prompt_tokens":3)"))),
+      "<s>hi");
+  const auto parts = SplitLine(Good(
+      Embedding(R"("input":["hello",[5,6,7]],"truncate_prompt_tokens":2)")));
+  EXPECT_EQ(PromptText((*parts)[0]), "lo");
+  EXPECT_THAT((*parts)[1].prompt, ElementsAre(6, 7));
+  // -1 keeps what fits, of a completion beside what it is to generate.
+  EXPECT_EQ(
+      Good(Embedding(R"("truncate_prompt_tokens":-1,"input":")" + b200 + "\""))
+          .prompt.size(),
+      100u);
+  const auto completion = [&](const std::string& fields,
+                              const v1::RequestDefaults& defaults = {}) {
+    const Request request =
+        Good(R"({"prompt":")" + b200 + "\"," + fields + "}", defaults);
+    return std::pair(request.prompt.size(), request.max_tokens);
+  };
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":-1,"max_tokens":30)"),
+            std::pair(size_t{70}, 30));
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":-1)"),
+            std::pair(size_t{99}, 1));
+  v1::RequestDefaults defaults;
+  defaults.set_max_tokens(40);
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":-1)", defaults),
+            std::pair(size_t{60}, 40));
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":10,"max_tokens":90)"),
+            std::pair(size_t{10}, 90));
+  // What is echoed is what was kept.
+  const Request echoed =
+      Good(R"({"prompt":"hello","truncate_prompt_tokens":2,"echo":true})");
+  EXPECT_EQ(echoed.prompt_text, "lo");
+}
+
 struct RefusedLine {
   std::string line;
   std::string code;
@@ -161,8 +201,21 @@ TEST_F(RequestPromptsTest, EveryRefusedLineSaysWhatIsWrong) {
        "dimensions", "at least 1"},
       {Embedding(R"("input":"a","encoding_format":"bytes")"), "invalid_request",
        "encoding_format", "\"float\" or \"base64\""},
-      {Embedding(R"("input":"a","truncate_prompt_tokens":5)"), "unsupported",
-       "truncate_prompt_tokens", "shorten the prompt"},
+      {Embedding(R"("input":"a","truncate_prompt_tokens":0)"),
+       "invalid_request", "truncate_prompt_tokens",
+       "an integer of at least 1, or -1"},
+      {Embedding(R"("input":"a","truncate_prompt_tokens":-2)"),
+       "invalid_request", "truncate_prompt_tokens", "or -1"},
+      {Embedding(R"("input":"a","truncate_prompt_tokens":"5")"),
+       "invalid_request", "truncate_prompt_tokens", "an integer"},
+      {Embedding(R"("input":"a","truncate_prompt_tokens":101)"),
+       "invalid_request", "truncate_prompt_tokens",
+       "is 101, but the model takes 100 tokens; give at most as many, or -1"},
+      {Completion(R"("truncate_prompt_tokens":101)"), "invalid_request",
+       "truncate_prompt_tokens", "the model takes 100"},
+      {R"({"custom_id":"a","method":"POST","url":"/v1/chat/completions",)"
+       R"("body":{"messages":[],"truncate_prompt_tokens":5}})",
+       "unsupported", "truncate_prompt_tokens", "shorten the prompt"},
       {Embedding(R"("input":"a","normalize":false)"), "unsupported",
        "normalize", "the model's files say"},
       {Embedding(R"("input":")" + std::string(100, 'x') + "\""),
