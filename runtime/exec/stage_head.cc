@@ -115,6 +115,11 @@ absl::Status StageHead::Add(const MicroBatch& batch,
     row_of_x_.push_back(row + segment.num_tokens - 1);
   }
   result_->tokens.resize(samples);
+  if (options_.headless && !batch_rows_.empty()) {
+    return absl::InvalidArgumentError(
+        "the model's files have no head, so there are no logits to sample or "
+        "score tokens by");
+  }
 
   const auto capacity = static_cast<size_t>(options_.head_rows);
   for (size_t begin = 0; begin < batch_rows_.size();) {

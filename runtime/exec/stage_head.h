@@ -40,6 +40,7 @@ class StageHead {
     // The context's backend computes the logits, its pool samples.
     StreamContext context;
     int32_t head_rows = 0;  // as of BackendOptions
+    bool headless = false;  // of DecoderSpec: there are no logits
     Weights* weights = nullptr;
     // Whether it gives tokens and scores: of several ranks, only the leading
     // one. The others compute their part of its logits.
@@ -68,7 +69,8 @@ class StageHead {
   // Takes the rows of a micro-batch that are to be sampled, scored or pooled.
   // `x`, [rows, hidden], is read by a computing call of the backend; the
   // results may be there only after Finish. `segments` are those of the batch.
-  // kInvalidArgument: a sequence with a pooling is to be scored.
+  // kInvalidArgument: a sequence with a pooling is to be scored, or one without
+  // is to be sampled or scored though the model has no head.
   absl::Status Add(const MicroBatch& batch,
                    std::span<const SegmentView> segments, const float* x);
   // Gives the results that are missing.

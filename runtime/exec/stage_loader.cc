@@ -350,6 +350,7 @@ class StageLoader {
     parts_.head = std::make_unique<StageHead>(
         StageHead::Options{.context = context_,
                            .head_rows = sizes_.head_rows,
+                           .headless = spec_.headless,
                            .weights = parts_.weights.get(),
                            .answers = rank_.tensor.leads(),
                            .logits_observer = options_.logits_observer});

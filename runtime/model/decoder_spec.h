@@ -126,9 +126,11 @@ struct DecoderSpec {
   float embedding_scale = 1;
   float residual_scale = 1;
   float logit_scale = 1;
-  std::vector<LayerSpec> layers;           // [num_layers]; empty: all default
-  bool tied_embeddings = false;            // the head is the embedding matrix
-  const CodeFormat* head_codes = nullptr;  // as LayerCodes, of the head
+  std::vector<LayerSpec> layers;  // [num_layers]; empty: all default
+  bool tied_embeddings = false;   // the head is the embedding matrix
+  // The checkpoint has no head, so that there are embeddings, but no logits. It
+  // is described as tied.
+  bool headless = false;
 
   DType native_dtype = DType::kFloat32;  // of config.json
   std::vector<int32_t> eos_token_ids;    // of config.json

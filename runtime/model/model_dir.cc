@@ -11,6 +11,7 @@
 #include "runtime/gguf/gguf_file.h"
 #include "runtime/model/checkpoint/gguf_config.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
+#include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/weight_remarks.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
@@ -68,12 +69,10 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
   dir->embedding_ = ReadEmbeddingConfig(path, dir->spec_.vocab_size);
 
   // OpenTensors reports unreadable weights.
-  if (dir->spec_.tied_embeddings) {
-    const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
-        dir->OpenTensors();
-    if (tensors.ok()) {
-      SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
-    }
+  const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
+      SafetensorsSource::Open(path);
+  if (tensors.ok()) {
+    SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
   }
   return dir;
 }
@@ -95,7 +94,7 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::OpenGguf(
 absl::StatusOr<DecoderSpec> ModelDir::SpecOf(
     const SafetensorsSource& tensors) const {
   SLUICE_ASSIGN_OR_RETURN(DecoderSpec spec, ParseDecoderSpec(config_));
-  return tensors.UntieIfTwo(std::move(spec));
+  return tensors.HeadAsFound(std::move(spec));
 }
 
 absl::StatusOr<std::string> ModelDir::Fingerprint() const {
@@ -104,11 +103,28 @@ absl::StatusOr<std::string> ModelDir::Fingerprint() const {
   return tensors->Fingerprint(config_);
 }
 
+std::string ModelDir::MissingHead() const {
+  if (!spec_.headless) return "";
+  DecoderSpec untied = spec_;
+  untied.tied_embeddings = false;
+  std::string name;
+  for (const TensorRef& ref : HeadTensors(untied)) {
+    if (ref.role == TensorRole::kHead) name = ref.name;
+  }
+  return name;
+}
+
 std::vector<std::string> ModelDir::Remarks() const {
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
       OpenTensors();
   if (!tensors.ok()) return {};
-  return WeightRemarks(spec_, **tensors);
+  std::vector<std::string> remarks = WeightRemarks(spec_, **tensors);
+  if (spec_.headless) {
+    remarks.push_back(absl::StrCat(MissingHead(),
+                                   " is not in the model's files, so that it "
+                                   "makes embeddings only"));
+  }
+  return remarks;
 }
 
 std::string ModelDir::DescribePositions() const {

@@ -31,7 +31,8 @@ class ModelDir {
   const std::filesystem::path& path() const { return path_; }
   // The text of config.json; of a GGUF file, what its metadata says as one.
   const std::string& config() const { return config_; }
-  // Whether the head is tied is as it was when the directory was opened.
+  // Whether the head is tied, or missing, is as it was when the directory was
+  // opened.
   const DecoderSpec& spec() const { return spec_; }
   // Returns the description that goes with these tensors, of this directory.
   absl::StatusOr<DecoderSpec> SpecOf(const SafetensorsSource& tensors) const;
@@ -56,7 +57,11 @@ class ModelDir {
   // The fingerprint of config.json, for random weights; unlike any model's.
   std::string DummyFingerprint() const;
 
-  // Returns WeightRemarks of weight_remarks.h; none without weights.
+  // Returns the tensor that a headless model lacks, or "".
+  std::string MissingHead() const;
+
+  // Returns WeightRemarks of weight_remarks.h, and that a head is missing; none
+  // without weights.
   std::vector<std::string> Remarks() const;
 
   // Opens the safetensors files: model.safetensors, or the shards of

@@ -115,6 +115,69 @@ def test_forms_of_inputs_and_answers(directory):
     assert body(results[0])["model"] == "llama-kjv" and body(results[0])["object"] == "list"
 
 
+def with_bare_names(model):
+    """Renames tensors as AutoModel saves them; the headers keep their length."""
+    for name in os.listdir(model):
+        if not name.endswith(".safetensors"):
+            continue
+        path = os.path.join(model, name)
+        with open(path, "r+b") as f:
+            size, = struct.unpack("<Q", f.read(8))
+            header = json.loads(f.read(size))
+            bare = {key.removeprefix("model."): entry for key, entry in header.items()}
+            f.seek(8)
+            f.write(json.dumps(bare, separators=(",", ":")).encode().ljust(size))
+    path = os.path.join(model, "model.safetensors.index.json")
+    with open(path) as f:
+        index = json.load(f)
+    index["weight_map"] = {key.removeprefix("model."): shard for key, shard in index["weight_map"].items()}
+    with open(path, "w") as f:
+        json.dump(index, f)
+
+
+def test_a_model_without_its_head_gives_embeddings_only(directory):
+    """As AutoModel saves models whose head is no tied one."""
+    model = model_with(directory)
+    path = os.path.join(model, "config.json")
+    with open(path) as f:
+        config = json.load(f)
+    config["tie_word_embeddings"] = False
+    with open(path, "w") as f:
+        json.dump(config, f)
+    with_bare_names(model)
+    lines = [line("a", "Behold"), completion("b", "Behold", max_tokens=1)]
+    _, expected = harness.run(LLAMA, [lines[0]], *FP32)
+    for flags in ((), ("--workers", "2"), ("--disk-dir", directory, "--policy", "w=0/50/50")):
+        _, results = harness.run(model, lines, *FP32, *flags)
+        assert vectors(results[0]) == vectors(expected[0]), flags
+        error = results[1]["error"]
+        assert error["code"] == "unsupported" and "no tensor lm_head.weight" in error["message"], error
+    # Workers that fetch their layers get the embedding as the head.
+    with harness.Cluster(model, workers=2, started=False, coordinator_flags=FP32) as cluster:
+        cluster.start_coordinator()
+        cluster.model = None
+        for name in ("first", "last"):
+            cluster.start_worker(name, "--cache-dir", os.path.join(cluster.directory, name))
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        assert cluster.wait_for_end(job)["status"] == "completed"
+        assert vectors(cluster.results(job)[0]) == vectors(expected[0])
+    shown = json.loads(harness.sluice("models", model, "--json").stdout.splitlines()[0])
+    assert "lm_head.weight is not in the model's files, so that it makes embeddings only" in json.dumps(shown), shown
+    # One that an index names is missing.
+    path = os.path.join(model, "model.safetensors.index.json")
+    with open(path) as f:
+        index = json.load(f)
+    index["weight_map"]["lm_head.weight"] = "model-00003-of-00003.safetensors"
+    with open(path, "w") as f:
+        json.dump(index, f)
+    source = os.path.join(directory, "in.jsonl")
+    harness.write_lines(source, lines)
+    done = harness.sluice("run", "--model", model, "-i", source, "-o", source + ".out", check=False)
+    assert done.returncode != 0 and "no tensor lm_head.weight" in done.stderr, done.stderr
+
+
 def test_a_text_is_cut_where_the_line_says_so(directory):
     ids = [5 + i % 90 for i in range(700)]
     _, results = harness.run(LLAMA, [

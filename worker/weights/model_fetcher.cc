@@ -245,7 +245,7 @@ absl::StatusOr<std::unique_ptr<StageExecutor>> ModelFetcher::LoadFrom(
                           cached->OpenTensors(WeightFiles(model.content)));
   DecoderSpec spec = model.spec;
   if (stage.layers.end == spec.num_layers) {
-    SLUICE_ASSIGN_OR_RETURN(spec, tensors->UntieIfTwo(std::move(spec)));
+    SLUICE_ASSIGN_OR_RETURN(spec, tensors->HeadAsFound(std::move(spec)));
   }
   return LoadStage(spec, *tensors, stage, progress, cancelled);
 }

@@ -309,6 +309,15 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   const bool embeds = request->scores()
                           ? request->score.tokens.yes < 0
                           : request->endpoint == Endpoint::kEmbeddings;
+  if (!embeds && options_.model && options_.model->spec().headless) {
+    return LineError{
+        "unsupported",
+        absl::StrCat("the model's files have no tensor ",
+                     options_.model->MissingHead(),
+                     ", so that it makes embeddings only; ask for "
+                     "\"/v1/embeddings\", or get the model with its head"),
+        ""};
+  }
   if (body.truncate_prompt_tokens != 0) {
     if ((error = TruncatePrompts(body, embeds, &prompts))) return error;
   }

@@ -720,10 +720,24 @@ absl::StatusOr<std::string> SafetensorsSource::ContentId(
   return id.Hex();
 }
 
-absl::StatusOr<DecoderSpec> SafetensorsSource::UntieIfTwo(
+bool SafetensorsSource::HasHead(const DecoderSpec& spec) const {
+  for (const TensorRef& ref : HeadTensors(spec)) {
+    // One that an index names is missing, not left out.
+    if (ref.role == TensorRole::kHead) {
+      return Has(ref.name) || index_.contains(ref.name);
+    }
+  }
+  return false;
+}
+
+absl::StatusOr<DecoderSpec> SafetensorsSource::HeadAsFound(
     DecoderSpec spec) const {
-  if (!spec.tied_embeddings) return spec;
   const Location embedding = FindName(EmbeddingTensors(spec)[0].name);
+  if (!spec.tied_embeddings) {
+    spec.headless = embedding.file != nullptr && !HasHead(spec);
+    spec.tied_embeddings = spec.headless;
+    return spec;
+  }
   const Location head = FindName(kHeadName);
   if (embedding.file != nullptr && head.file == nullptr && HasHead()) {
     spec.tied_embeddings = false;  // the head is quantized

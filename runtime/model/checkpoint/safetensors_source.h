@@ -78,9 +78,11 @@ class SafetensorsSource final : public TensorSource {
   // Of a model that takes more than text, the parts of its tensors' names that
   // are not the text's ("vision_tower"), and how many tensors each has.
   std::map<std::string, size_t> PartsBesideText() const;
-  // Returns `spec`, untied if the checkpoint has both tensors of a tied pair
-  // and these differ: as in transformers, both are meant then.
-  absl::StatusOr<DecoderSpec> UntieIfTwo(DecoderSpec spec) const;
+  // Returns `spec` with the head that the checkpoint has: untied if it has both
+  // tensors of a tied pair and these differ, as both are meant then in
+  // transformers; headless if the head should be a tensor of its own, and
+  // neither a file nor an index names it.
+  absl::StatusOr<DecoderSpec> HeadAsFound(DecoderSpec spec) const;
   // The number of elements of all tensors that count, but for indices and masks
   // (I64, BOOL); nothing if some may be packed, as quantized ones are, so that
   // elements are no parameters.
@@ -166,6 +168,8 @@ class SafetensorsSource final : public TensorSource {
   absl::Status ListTensors(const TensorsByFile& ignored);
   // Reads the bytes of a header.
   absl::StatusOr<std::string> HeaderText(const File& file) const;
+  // Whether a file or the index names the head of `spec`.
+  bool HasHead(const DecoderSpec& spec) const;
   // From now on, bytes of the file are those of the list.
   absl::Status CheckBy(const File& file, PieceListPtr list) const;
   std::shared_ptr<PieceReader> PiecesOf(const File& file) const;

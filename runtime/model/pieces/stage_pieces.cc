@@ -52,13 +52,14 @@ absl::StatusOr<PiecesByFile> StagePieces(const DecoderSpec& spec,
     }
   };
   for (const SafetensorsSource::Extent& header : source.Headers()) add(header);
-  for (const TensorRef& tensor : StageTensors(spec, layers, source)) {
-    SLUICE_ASSIGN_OR_RETURN(
-        const std::vector<SafetensorsSource::Extent> extents,
-        source.Locate(tensor));
-    for (const SafetensorsSource::Extent& extent : extents) {
-      if (extent.end > extent.begin) add(extent);
-    }
+  DecoderSpec as_found = spec;
+  if (!spec.tied_embeddings) {
+    SLUICE_ASSIGN_OR_RETURN(as_found, source.HeadAsFound(spec));
+  }
+  for (const TensorRef& tensor : StageTensors(as_found, layers, source)) {
+    SLUICE_ASSIGN_OR_RETURN(const SafetensorsSource::Extent extent,
+                            source.Locate(tensor));
+    if (extent.end > extent.begin) add(extent);
   }
   PiecesByFile result;
   for (const auto& [name, pieces] : found) {

@@ -205,6 +205,44 @@ TEST(ModelDir, TiedEmbeddingsThatDifferAreNotTied) {
   EXPECT_FALSE(tied({embedding, Matrix("lm_head.weight", {1, 2, 3, 5})}));
 }
 
+// An untied head that neither a file nor an index names was left out: there are
+// embeddings of such a model.
+TEST(ModelDir, AHeadMayBeLeftOut) {
+  TempDir dir;
+  WriteFile(dir.path() / "config.json",
+            std::string(kTinyConfig) + R"(, "tie_word_embeddings": false})");
+  const RawTensor embedding = Matrix("embed_tokens.weight", {1, 2, 3, 4});
+  const auto open = [&](const std::vector<RawTensor>& tensors) {
+    WriteFile(dir.path() / "model.safetensors", SafetensorsOf(tensors));
+    auto model = ModelDir::Open(dir.path());
+    EXPECT_TRUE(model.ok()) << model.status();
+    return *std::move(model);
+  };
+  const auto headless = open({embedding});
+  EXPECT_TRUE(headless->spec().headless);
+  EXPECT_TRUE(headless->spec().tied_embeddings);
+  EXPECT_EQ(headless->MissingHead(), "lm_head.weight");
+  EXPECT_THAT(headless->Remarks(),
+              ::testing::Contains(HasSubstr("it makes embeddings only")));
+  const auto whole = open({embedding, Matrix("lm_head.weight", {1, 2, 3, 4})});
+  EXPECT_FALSE(whole->spec().headless || whole->spec().tied_embeddings);
+  EXPECT_EQ(whole->MissingHead(), "");
+  EXPECT_THAT(
+      whole->Remarks(),
+      ::testing::Not(::testing::Contains(HasSubstr("embeddings only"))));
+  // One that has neither is another model's, and loading it says so.
+  EXPECT_FALSE(open({Matrix("x", {1, 2, 3, 4})})->spec().headless);
+  // An index that names the head tells that it is missing.
+  std::filesystem::remove(dir.path() / "model.safetensors");
+  WriteFile(dir.path() / "a.safetensors", SafetensorsOf({embedding}));
+  WriteFile(dir.path() / "model.safetensors.index.json",
+            R"({"weight_map": {"embed_tokens.weight": "a.safetensors",
+                               "lm_head.weight": "a.safetensors"}})");
+  const auto cut = ModelDir::Open(dir.path());
+  ASSERT_TRUE(cut.ok()) << cut.status();
+  EXPECT_FALSE((*cut)->spec().headless);
+}
+
 TEST(ModelDir, WhatIsLeftOutOfAModelForImagesIsSaid) {
   const std::filesystem::path models =
       std::filesystem::path(TestsDir()) / "golden" / "models";

@@ -101,12 +101,19 @@ TEST_F(StagePiecesTest, ATiedHeadIsTheEmbedding) {
   EXPECT_THAT(Of(*both, 0, 1), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 24));
 }
 
-TEST_F(StagePiecesTest, AMissingTensorIsNamed) {
+TEST_F(StagePiecesTest, AModelWithoutItsHeadIsTakenAsTied) {
   const auto source = Write(/*tied=*/false, /*head=*/false);
-  const auto pieces = StagePieces(spec_, {2, 3}, *source);
+  EXPECT_THAT(Of(*source, 2, 3),
+              ElementsAre(0, 1, 16, 17, 18, 19, 20, 21, 22, 23));
+}
+
+TEST_F(StagePiecesTest, AMissingTensorIsNamed) {
+  const auto source = Write(/*tied=*/false, /*head=*/true);
+  spec_.num_layers = 4;
+  const auto pieces = StagePieces(spec_, {3, 4}, *source);
   EXPECT_EQ(pieces.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(pieces.status().message()),
-              ::testing::HasSubstr("lm_head.weight"));
+              ::testing::HasSubstr("no tensor model.layers.3."));
 }
 
 }  // namespace
