@@ -4,7 +4,9 @@ twice, and the tokens are those of an undisturbed run."""
 import json
 import os
 import random
+import shutil
 import sys
+import tempfile
 import time
 
 import harness
@@ -103,6 +105,66 @@ def test_a_restarted_coordinator_goes_on_from_the_tokens_that_it_knew():
         state = cluster.wait_for_end(job, 300)
         assert state["status"] == "completed", state
         check_results(cluster, job, lines, expected)
+
+
+def windowed_model(directory):
+    """The model, but each second layer sees 48 positions."""
+    path = os.path.join(directory, "windowed")
+    shutil.copytree(LLAMA, path)
+    file = os.path.join(path, "config.json")
+    with open(file) as f:
+        config = json.load(f)
+    layers = config["num_hidden_layers"]
+    config.update(model_type="smollm3", no_rope_layers=[1] * layers, use_sliding_window=True, sliding_window=48,
+                  layer_types=["sliding_attention", "full_attention"] * (layers // 2))
+    with open(file, "w") as f:
+        json.dump(config, f)
+    return path
+
+
+def windowed_requests(count):
+    """Prompts of up to 4 windows, whose answers take the windows' pages again."""
+    lines = []
+    for i in range(count):
+        words = " ".join(harness.PROMPTS[(i + k) % len(harness.PROMPTS)] for k in range(12 + i % 30))
+        lines.append(json.dumps({"custom_id": f"w{i}", "method": "POST", "url": "/v1/completions", "body": {
+            "prompt": words, "truncate_prompt_tokens": 100 + i * 37 % 250, "max_tokens": 60 + i % 60,
+            "ignore_eos": True, "logprobs": 0, "seed": i, "temperature": 0.8 if i % 2 else 0}}))
+    return lines
+
+
+def kill_workers_with_windows(count, model):
+    lines = windowed_requests(count)
+    expected = harness.answers(harness.run(model, lines)[1])
+    lengths = [usage["prompt_tokens"] for _, usage in expected.values()]
+    assert min(lengths) > 48 and max(lengths) > 4 * 48, lengths
+    assert expected != undisturbed(lines), "the windows change nothing"
+    with harness.Cluster(model, workers=2, coordinator_flags=("--max-step-tokens", "64", "--gbs", "4")) as cluster:
+        path = os.path.join(cluster.directory, "in.jsonl")
+        harness.write_lines(path, lines)
+        job = cluster.submit(path)["id"]
+        hit = True
+        for i in range(2):
+            done = cluster.status(job)["request_counts"]["completed"]
+
+            def some():
+                state = cluster.status(job)
+                return state["status"] == "completed" or state["request_counts"]["completed"] > done + 2
+            harness.wait_for(some, "some results")
+            cluster.workers[f"worker-{i}"].kill9()
+            del cluster.workers[f"worker-{i}"]
+            hit = hit and cluster.status(job)["status"] != "completed"
+            cluster.start_worker(f"worker-{i + 2}")
+        state = cluster.wait_for_end(job, 300)
+        assert state["status"] == "completed", state
+        check_results(cluster, job, lines, expected)
+    return hit and state["replays"] > 0
+
+
+def test_workers_killed_while_windows_are_in_effect():
+    with tempfile.TemporaryDirectory(prefix="sluice-e2e-") as directory:
+        model = windowed_model(directory)
+        with_enough_work(40, lambda count: kill_workers_with_windows(count, model))
 
 
 def test_coordinator_killed_while_a_job_is_uploaded():
