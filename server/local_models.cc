@@ -58,7 +58,14 @@ std::string TypeOf(const fs::path& dir) {
 absl::Status Examine(const fs::path& dir, LocalModel* model) {
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> headers =
       SafetensorsSource::Open(dir);
-  if (headers.ok()) model->parameters = (*headers)->Parameters();
+  if (headers.ok()) {
+    model->parameters = (*headers)->Parameters();
+    model->weight_bytes = (*headers)->BytesByType();
+    if ((*headers)->gguf() != nullptr) {
+      model->bytes = 0;
+      for (const auto& file : (*headers)->Files()) model->bytes += file.bytes;
+    }
+  }
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<ModelDir> opened,
                           ModelDir::Open(dir));
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =

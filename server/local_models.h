@@ -15,9 +15,9 @@ struct LocalModel {
   std::string name;                    // "org/name", or the directory's
   std::string commit;                  // of a snapshot in the cache, else ""
   std::vector<std::string> revisions;  // that are this commit
-  std::string dir;
-  std::string model_type;    // of config.json; "" if it does not say
-  std::string dtype;         // the next ones are of models that run
+  std::string dir;                     // or the GGUF file
+  std::string model_type;              // of config.json; "" if it does not say
+  std::string dtype;                   // the next ones are of models that run
   std::string quantization;  // of the weights: QuantizationConfig's Description
   int32_t layers = 0;
   int32_t positions = 0;  // of prompt and answer

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/quantization/quantization_config.h"
+#include "runtime/model/codes_json.h"
 #include "runtime/model/config_reader.h"
 #include "runtime/model/families/family.h"
 #include "runtime/model/json_file.h"
@@ -29,6 +30,7 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
   }
   SLUICE_RETURN_IF_ERROR(ParseQuantizationConfig(config).status());
   SLUICE_RETURN_IF_ERROR(family->describe(config, &spec));
+  SLUICE_RETURN_IF_ERROR(SetCodes(config, &spec));
   return spec;
 }
 

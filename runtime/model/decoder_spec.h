@@ -57,6 +57,7 @@ struct LayerSpec {
   int32_t window = 0;         // positions visible including one's own; 0: all
   int32_t rotary = 0;         // of DecoderSpec::rotaries; -1: none
   float attention_scale = 1;  // times DecoderSpec::attention_scale
+  LayerCodes codes;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 
@@ -128,6 +129,10 @@ struct DecoderSpec {
   float logit_scale = 1;
   std::vector<LayerSpec> layers;  // [num_layers]; empty: all default
   bool tied_embeddings = false;   // the head is the embedding matrix
+  // As LayerCodes, of the head and of the embedding's rows, which are decoded
+  // before embedding_scale.
+  const CodeFormat* head_codes = nullptr;
+  const CodeFormat* embedding_codes = nullptr;
   // The checkpoint has no head, so that there are embeddings, but no logits. It
   // is described as tied.
   bool headless = false;

@@ -86,25 +86,31 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
   return weights;
 }
 
-const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role) {
+const CodeFormat** CodesOf(LayerCodes* codes, TensorRole role) {
   switch (role) {
     case TensorRole::kQWeight:
-      return codes.q;
+      return &codes->q;
     case TensorRole::kKWeight:
-      return codes.k;
+      return &codes->k;
     case TensorRole::kVWeight:
-      return codes.v;
+      return &codes->v;
     case TensorRole::kOutWeight:
-      return codes.out;
+      return &codes->out;
     case TensorRole::kGateWeight:
-      return codes.gate;
+      return &codes->gate;
     case TensorRole::kUpWeight:
-      return codes.up;
+      return &codes->up;
     case TensorRole::kDownWeight:
-      return codes.down;
+      return &codes->down;
     default:
       return nullptr;
   }
+}
+
+const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role) {
+  LayerCodes copy = codes;
+  const CodeFormat** const found = CodesOf(&copy, role);
+  return found == nullptr ? nullptr : *found;
 }
 
 int64_t LayerElements(const DecoderSpec& spec) {

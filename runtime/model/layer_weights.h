@@ -107,8 +107,10 @@ struct LayerWeights {
 // is not among it.
 LayerWeights WeightsOf(const DecoderSpec& spec);
 
-// Returns what the checkpoint has a matrix coded in, or null.
+// Returns what the checkpoint has a matrix coded in, or null; and where that is
+// kept, null for a role that has none.
 const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role);
+const CodeFormat** CodesOf(LayerCodes* codes, TensorRole role);
 
 // Returns the elements of a layer's matrices.
 int64_t LayerElements(const DecoderSpec& spec);

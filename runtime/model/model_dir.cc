@@ -9,10 +9,11 @@
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "runtime/gguf/gguf_file.h"
-#include "runtime/model/checkpoint/gguf_config.h"
+#include "runtime/model/checkpoint/gguf/gguf_config.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/model/checkpoint/weight_remarks.h"
+#include "runtime/model/codes_json.h"
 #include "runtime/model/json_file.h"
 #include "runtime/model/model_path.h"
 #include "runtime/model/rotary.h"
@@ -70,7 +71,7 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
 
   // OpenTensors reports unreadable weights.
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
-      SafetensorsSource::Open(path);
+      dir->OpenTensors();
   if (tensors.ok()) {
     SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
   }
@@ -87,6 +88,8 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::OpenGguf(
                           Annotate(ConfigOfGguf(*tensors), path.string()));
   SLUICE_ASSIGN_OR_RETURN(
       model->spec_, Annotate(ParseDecoderSpec(model->config_), path.string()));
+  tensors->SetCodes(&model->spec_);
+  AddCodes(model->spec_, &model->config_);
   model->generation_.eos_token_ids = model->spec_.eos_token_ids;
   return model;
 }

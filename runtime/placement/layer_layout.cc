@@ -288,6 +288,12 @@ EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,
   Builder builder(rules);
   const size_t element = ElementBytes(rules.table_dtype);
   layout.row_bytes = element * spec.embed_dim;
+  if (rules.keeps_codes && spec.embedding_codes != nullptr &&
+      spec.embed_dim == spec.hidden_size &&
+      spec.embed_dim % spec.embedding_codes->block == 0) {
+    layout.codes = spec.embedding_codes;
+    layout.row_bytes = layout.codes->row_bytes(spec.embed_dim);
+  }
   layout.table_bytes = layout.row_bytes * spec.vocab_size;
   layout.table = builder.Bytes(layout.table_bytes);
   if (spec.positions == PositionKind::kLearned) {

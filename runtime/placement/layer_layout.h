@@ -86,8 +86,10 @@ struct HeadSectionLayout {
 };
 
 struct EmbeddingLayout {
-  size_t table = 0;      // [vocab, embed_dim] in the rules' table_dtype; first
-  size_t row_bytes = 0;  // of the table
+  size_t table = 0;  // [vocab, embed_dim] in the rules' table_dtype; first
+  // Of rows that are as the checkpoint has them; null: they are numbers.
+  const CodeFormat* codes = nullptr;
+  size_t row_bytes = 0;    // of the table
   size_t table_bytes = 0;  // all rows
   size_t positions = 0;    // [position_rows, hidden] in the same
   int64_t position_rows = 0;

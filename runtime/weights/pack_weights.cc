@@ -143,9 +143,11 @@ class WindowPacker {
                            std::byte* out);
   absl::Status PackCodes(const MatrixLayout& layout, int panel,
                          const PanelRows& runs, float* staging, std::byte* out);
-  // Packs a table of which rows are looked up, in its dtype, from `offset` on
+  // Packs a table of which rows are looked up, in its dtype or in the
+  // checkpoint's codes, from `offset` on
   // in the packed unit.
-  absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset);
+  absl::Status PackTable(const TensorRef& ref, int64_t rows, size_t offset,
+                         const CodeFormat* codes);
   // Packs parts of vectors, one after the other, or a whole vector; nothing if
   // the layout is empty.
   absl::Status PackVectors(const VectorLayout& layout,
@@ -271,10 +273,11 @@ absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
 }
 
 absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
-                                     size_t offset) {
+                                     size_t offset, const CodeFormat* codes) {
   const int64_t cols = ref.shape[1];
   const DType dtype = packer_->rules().table_dtype;
-  const size_t row_bytes = ElementBytes(dtype) * cols;
+  const size_t row_bytes =
+      codes == nullptr ? ElementBytes(dtype) * cols : codes->row_bytes(cols);
   const size_t table_bytes = row_bytes * rows;
   if (!to_.Touches(offset, table_bytes)) return absl::OkStatus();
   // The rows that the window has some of.
@@ -284,7 +287,7 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
       (std::min(to_.end, offset + table_bytes) - offset + row_bytes - 1) /
       row_bytes);
   const int threads = pool_->num_threads();
-  const bool direct = dtype == DType::kFloat32;
+  const bool direct = dtype == DType::kFloat32 && codes == nullptr;
   const size_t floats = kTableChunkRows * cols;
   const size_t chunk_bytes = kTableChunkRows * row_bytes;
   SLUICE_ASSIGN_OR_RETURN(
@@ -312,9 +315,13 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
           whole ? to_.At(at) : cut_chunks + thread * chunk_bytes;
       float* const values = direct ? reinterpret_cast<float*>(out)
                                    : staging.as<float>() + thread * floats;
-      absl::Status status = source_.ReadRows(ref, begin, end, values);
+      absl::Status status = codes == nullptr
+                                ? source_.ReadRows(ref, begin, end, values)
+                                : source_.ReadCodes(ref, begin, end, out);
       if (!status.ok()) return error.Set(std::move(status));
-      if (!direct) ConvertFloats(values, (end - begin) * cols, dtype, out);
+      if (!direct && codes == nullptr) {
+        ConvertFloats(values, (end - begin) * cols, dtype, out);
+      }
       if (!whole) CopyWithin(to_, at, std::span<const std::byte>(out, bytes));
     });
     SLUICE_RETURN_IF_ERROR(error.Get());
@@ -422,10 +429,11 @@ absl::Status PackedWeights::PackEmbedding(const TensorSource& source,
   WindowPacker pack(EmbeddingTensors(spec_), source, progress, to,
                     matrices_.get(), pool_, budget_);
   SLUICE_RETURN_IF_ERROR(pack.PackTable(*pack.Find(Role::kEmbedding),
-                                        spec_.vocab_size, layout.table));
+                                        spec_.vocab_size, layout.table,
+                                        layout.codes));
   if (const TensorRef* p = pack.Find(Role::kPositionEmbedding)) {
     SLUICE_RETURN_IF_ERROR(
-        pack.PackTable(*p, layout.position_rows, layout.positions));
+        pack.PackTable(*p, layout.position_rows, layout.positions, nullptr));
   }
   if (const TensorRef* p = pack.Find(Role::kProjectIn)) {
     SLUICE_RETURN_IF_ERROR(pack.PackMatrix(layout.project_in, AllRows(p)));

@@ -36,6 +36,9 @@ std::string PackedWeights::PackedKey() const {
   if (tables != matrices_->dtype()) {
     absl::StrAppend(&key, ";tables=", DTypeName(tables));
   }
+  if (embedding().codes != nullptr) {
+    absl::StrAppend(&key, ";rows=", embedding().codes->name);
+  }
   if (shape_.tensor.ranks > 1) {
     absl::StrAppend(&key, ";rank=", shape_.tensor.rank, "of",
                     shape_.tensor.ranks);

@@ -41,6 +41,8 @@ MIN_DISTINCT = 10
 def load(folder):
     if make_quantized.quantized_config(folder):
         return make_quantized.load(folder)
+    # transformers' eager attention adds Falcon's ALiBi twice, its default does not.
+    alibi = json.loads((folder / "config.json").read_text()).get("alibi", False)
     return AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="sdpa" if alibi else "eager").eval()
 

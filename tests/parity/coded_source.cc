@@ -52,6 +52,9 @@ CodedSource::CodedSource(const DecoderSpec& spec, uint64_t seed)
       formats_[ref.name] = CodesOf(spec.layer(layer).codes, ref.role);
     }
   }
+  for (const TensorRef& ref : EmbeddingTensors(spec)) {
+    formats_[ref.name] = spec.embedding_codes;
+  }
   for (const TensorRef& ref : HeadTensors(spec)) {
     if (ref.role == TensorRole::kHead) formats_[ref.name] = spec.head_codes;
   }

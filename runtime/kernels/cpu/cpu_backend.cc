@@ -7,6 +7,8 @@
 
 #include "common/blocks.h"
 #include "common/status_macros.h"
+#include "runtime/gguf/gguf_blocks.h"
+#include "runtime/gguf/gguf_types.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/rotary_table.h"
 #include "runtime/kv/sequence_pages.h"
@@ -271,6 +273,22 @@ absl::Status CpuBackend::NormAllHeads(const LayerLayout& w,
               qkv + q_width_, squares + int64_t{rows} * spec_.num_heads);
 }
 
+void CpuBackend::DecodeRow(const std::byte* codes, int32_t row, float* out) {
+  const CodeFormat& format = *weights_.embedding().codes;
+  const int64_t dim = spec_.embed_dim;
+  DequantizeGguf(*FindGgufType(format.name),
+                 reinterpret_cast<const char*>(codes), dim / format.block, out);
+  if (spec_.embedding_scale != 1) {
+    for (int64_t i = 0; i < dim; ++i) out[i] *= spec_.embedding_scale;
+  }
+  if (options_.dtype == DType::kFloat32) return;
+  // Rounded, as a table of numbers has it.
+  std::byte* const rounded =
+      normed_.as<std::byte>() + row * dim * ElementBytes(options_.dtype);
+  ConvertFloats(out, dim, options_.dtype, rounded);
+  ToFloats(rounded, dim, options_.dtype, out);
+}
+
 absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
                                float* x) {
   const EmbeddingLayout& layout = weights_.embedding();
@@ -312,7 +330,9 @@ absl::Status CpuBackend::Embed(const PackedView& packed, const BatchView& batch,
     for (int32_t i = 0; i < segment.num_tokens; ++i) {
       const int32_t row = segment.row + i;
       float* out = x + row * hidden;
-      if (!project) {
+      if (layout.codes != nullptr) {
+        DecodeRow(table + batch.tokens[row] * layout.row_bytes, row, out);
+      } else if (!project) {
         ToFloats(row_of(table, batch.tokens[row], dim), dim, dtype, out);
       }
       if (spec_.positions == PositionKind::kLearned) {

@@ -88,6 +88,9 @@ class CpuBackend : public Backend {
   const LayerLayout& LayoutOf(int layer, const PackedLayer& packed) const {
     return packed.dequantized ? weights_.dequantized() : weights_.layer(layer);
   }
+  // Decodes a row of the embedding's table for a row of the batch: float
+  // [hidden], with the bits of a table of numbers.
+  void DecodeRow(const std::byte* codes, int32_t row, float* out);
   // Checks that a layer's weights and its activations lie where they should.
   absl::Status CheckCall(int layer, const PackedLayer& packed,
                          const BatchView& batch, const float* x) const;

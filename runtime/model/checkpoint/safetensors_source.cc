@@ -32,6 +32,7 @@ static_assert(std::endian::native == std::endian::little);
 constexpr char kSingleFile[] = "model.safetensors";
 constexpr char kTokenEmbedding[] = "embed_tokens.weight";
 constexpr char kHeadName[] = "lm_head.weight";
+constexpr char kGgufEmbedding[] = "token_embd.weight";
 constexpr absl::string_view kWeightSuffix = ".weight";
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr uint64_t kPointerBytes = 32;  // of a Git LFS pointer's beginning
@@ -171,11 +172,11 @@ SafetensorsSource::~SafetensorsSource() {
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsSource>> SafetensorsSource::Open(
-    const std::filesystem::path& model_dir, const KnownPieces& known,
+    const std::filesystem::path& model, const KnownPieces& known,
     QuantizationConfig quantization) {
   std::unique_ptr<SafetensorsSource> source(
       new SafetensorsSource(std::move(quantization)));
-  source->dir_ = model_dir;
+  source->dir_ = model;
   std::error_code ignored;
   if (std::filesystem::is_regular_file(model, ignored)) {
     SLUICE_RETURN_IF_ERROR(source->OpenGguf(model, known));
@@ -582,6 +583,14 @@ absl::Status SafetensorsSource::Check(const TensorRef& ref) const {
 absl::Status SafetensorsSource::ReadRows(const TensorRef& described,
                                          int64_t row_begin, int64_t row_end,
                                          float* out) const {
+  const TensorRef ref = AsStored(described);
+  if (ref.tensor_each_head) {
+    for (const TensorRef& head : ref.Tensors()) {
+      SLUICE_RETURN_IF_ERROR(ReadRows(head, row_begin, row_end, out));
+      out += ref.head_rows;
+    }
+    return absl::OkStatus();
+  }
   std::shared_ptr<const QuantizedWeight> quantized;
   if (const std::optional<WeightPlace> place = QuantizedPlace(ref)) {
     SLUICE_ASSIGN_OR_RETURN(quantized, quantized_->Get(*place));
@@ -724,7 +733,7 @@ bool SafetensorsSource::HasHead(const DecoderSpec& spec) const {
   for (const TensorRef& ref : HeadTensors(spec)) {
     // One that an index names is missing, not left out.
     if (ref.role == TensorRole::kHead) {
-      return Has(ref.name) || index_.contains(ref.name);
+      return Has(ref) || HasHead() || index_.contains(ref.name);
     }
   }
   return false;
@@ -764,58 +773,6 @@ absl::StatusOr<bool> SafetensorsSource::SameData(const Location& x,
     if (left != right) return false;
   }
   return true;
-}
-
-std::vector<SafetensorsSource::FileInfo> SafetensorsSource::Files() const {
-  std::vector<FileInfo> files;
-  for (const auto& file : files_) {
-    files.push_back({file->name, file->path, file->fd, file->bytes});
-  }
-  return files;
-}
-
-SafetensorsSource::Extent SafetensorsSource::ExtentOf(
-    const Location& at) const {
-  return {at.file->name, at.file->data_offset + at.entry->begin,
-          at.file->data_offset + at.entry->end};
-}
-
-absl::StatusOr<std::vector<SafetensorsSource::Extent>>
-SafetensorsSource::Locate(const TensorRef& ref) const {
-  std::vector<Extent> extents;
-  if (const std::optional<WeightPlace> place = QuantizedPlace(ref)) {
-    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<QuantizedWeight> weight,
-                            quantized_->Open(*place));
-    if (weight != nullptr) {
-      for (const std::string& part : weight->parts()) {
-        extents.push_back(ExtentOf(FindName(part)));
-      }
-      return extents;
-    }
-  }
-  SLUICE_ASSIGN_OR_RETURN(const Location at, Find(ref));
-  if (at.file != nullptr) extents.push_back(ExtentOf(at));
-  return extents;
-}
-
-std::vector<SafetensorsSource::Extent> SafetensorsSource::Headers() const {
-  std::vector<Extent> headers;
-  for (const auto& file : files_) {
-    headers.push_back({file->name, 0, file->data_offset});
-  }
-  return headers;
-}
-
-std::string SafetensorsSource::Fingerprint(absl::string_view config) const {
-  Sha256 digest;
-  digest.AddField(config);
-  // Files are opened in order of name.
-  for (const auto& file : files_) {
-    digest.AddField(file->name);
-    digest.AddField(file->header_digest);
-  }
-  if (!copies_.empty()) digest.AddField(copies_);
-  return digest.Hex();
 }
 
 }  // namespace sluice

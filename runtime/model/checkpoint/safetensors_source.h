@@ -15,6 +15,7 @@
 #include "common/threads/mutex.h"
 #include "runtime/gguf/gguf_metadata.h"
 #include "runtime/model/checkpoint/checked_pieces.h"
+#include "runtime/model/checkpoint/gguf/gguf_names.h"
 #include "runtime/model/checkpoint/quantization/quantized_weights.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
 #include "runtime/model/checkpoint/shard_index.h"
@@ -26,9 +27,11 @@ namespace sluice {
 using KnownPieces = std::map<std::string, PieceListPtr>;
 
 // Tensors of model.safetensors, or else of the shards that
-// model.safetensors.index.json names. F32, F16 and BF16 are read as float32,
-// and so are quantized matrices, which several tensors hold (quantization/). Of
-// a tensor that several shards hold, one counts (shard_index.h).
+// model.safetensors.index.json names, or of a GGUF file and the other parts of
+// its model. F32, F16 and BF16 are read as float32, and so are GGUF's types
+// that run (gguf_types.h), and quantized matrices, which several tensors hold
+// (quantization/). Of a tensor that several shards hold, one counts
+// (shard_index.h); GGUF's have other names and orders (gguf_names.h).
 //
 // Names are looked up as given and then in the spelling of other savers:
 // without the leading "model." (a bare backbone), and, for a tied pair, under
@@ -48,7 +51,7 @@ class SafetensorsSource final : public TensorSource {
   // `known`: the pieces of files, by name; kDataLoss if a file's header is not
   // what was hashed. `quantization`: what config.json says of it.
   static absl::StatusOr<std::unique_ptr<SafetensorsSource>> Open(
-      const std::filesystem::path& model_dir, const KnownPieces& known = {},
+      const std::filesystem::path& model, const KnownPieces& known = {},
       QuantizationConfig quantization = {});
   // Opens files, by their names, of which only some pieces need be there: the
   // headers' and those of the tensors that are read. `copies` is Copies() of
@@ -67,6 +70,8 @@ class SafetensorsSource final : public TensorSource {
 
   // Whether the checkpoint has a tensor of this name (or its other spelling).
   bool Has(const std::string& name) const;
+  // Whether it has the tensor in which this weight is.
+  bool Has(const TensorRef& ref) const { return Has(AsStored(ref).name); }
   // Whether it has the head as a matrix of its own, plain or quantized.
   bool HasHead() const;
   // What config.json says of quantized weights.
@@ -95,6 +100,11 @@ class SafetensorsSource final : public TensorSource {
   // Reads a tensor of at most 1 MiB of numbers, by its name in the file.
   // kNotFound if there is none, kInvalidArgument if its type is not read.
   absl::StatusOr<std::vector<float>> ReadSmall(const std::string& name) const;
+  // Sets the formats of the weights that may stay coded as a GGUF file has
+  // them; does nothing to others.
+  void SetCodes(DecoderSpec* spec) const;
+  absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
+                         int64_t row_end, std::byte* out) const override;
   // The bytes of tensors by their type ("BF16", "Q4_K").
   std::map<std::string, uint64_t> BytesByType() const;
   struct FileInfo {
@@ -188,8 +198,13 @@ class SafetensorsSource final : public TensorSource {
   Extent ExtentOf(const Location& at) const;
   // Returns what a weight must be if it is quantized; nothing if it can't be.
   std::optional<WeightPlace> QuantizedPlace(const TensorRef& ref) const;
-  // Returns no location for a bias that is 0.
+  // Returns where these files have what `ref` describes.
+  TensorRef AsStored(const TensorRef& ref) const;
+  // Finds what AsStored() returned. Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
+  // Returns the format of a matrix's rows if they can stay as they are, or
+  // null.
+  const CodeFormat* KeptCodes(const TensorRef& ref) const;
   // Reads elements [first, first + count) of a tensor as it is stored.
   absl::Status ReadElements(const Location& at, uint64_t first, uint64_t count,
                             float* out) const;

@@ -15,11 +15,7 @@ std::vector<TensorRef> StageTensors(const DecoderSpec& spec, LayerRange layers,
                                     const SafetensorsSource& source) {
   std::vector<TensorRef> tensors;
   const auto add = [&](const std::vector<TensorRef>& more) {
-    for (const TensorRef& ref : more) {
-      for (TensorRef& tensor : ref.Tensors()) {
-        tensors.push_back(std::move(tensor));
-      }
-    }
+    tensors.insert(tensors.end(), more.begin(), more.end());
   };
   if (layers.begin == 0) add(EmbeddingTensors(spec));
   for (int layer = layers.begin; layer < layers.end; ++layer) {
@@ -57,9 +53,12 @@ absl::StatusOr<PiecesByFile> StagePieces(const DecoderSpec& spec,
     SLUICE_ASSIGN_OR_RETURN(as_found, source.HeadAsFound(spec));
   }
   for (const TensorRef& tensor : StageTensors(as_found, layers, source)) {
-    SLUICE_ASSIGN_OR_RETURN(const SafetensorsSource::Extent extent,
-                            source.Locate(tensor));
-    if (extent.end > extent.begin) add(extent);
+    SLUICE_ASSIGN_OR_RETURN(
+        const std::vector<SafetensorsSource::Extent> extents,
+        source.Locate(tensor));
+    for (const SafetensorsSource::Extent& extent : extents) {
+      if (extent.end > extent.begin) add(extent);
+    }
   }
   PiecesByFile result;
   for (const auto& [name, pieces] : found) {

@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "absl/strings/string_view.h"
+#include "common/flags/checks.h"
 #include "common/host/stop_signals.h"
 #include "common/status_macros.h"
 #include "common/threads/deadline.h"
 #include "server/cli/commands.h"
 #include "server/cli/jobs/output_file.h"
 #include "server/cli/jobs/timeline.h"
-#include "server/flags/checks.h"
 
 namespace sluice {
 namespace {

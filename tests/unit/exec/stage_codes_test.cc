@@ -38,12 +38,13 @@ DecoderSpec CodedSpec() {
                           q4, q5, Format("IQ4_NL")};
   spec.layers[3].codes = spec.layers[0].codes;
   spec.head_codes = q6;
+  spec.embedding_codes = q5;
   return spec;
 }
 
 DecoderSpec InNumbers(DecoderSpec spec) {
   for (LayerSpec& layer : spec.layers) layer.codes = {};
-  spec.head_codes = nullptr;
+  spec.head_codes = spec.embedding_codes = nullptr;
   return spec;
 }
 

@@ -115,7 +115,6 @@ CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
     "server/local_models.cc": ["runtime/gguf/", "runtime/model/", "runtime/text/"],
-    "worker/main.cc": ["server/flags/"],
 }
 
 # These put a whole cluster together and start servers, so that rooms and gRPC meet in them.

@@ -460,11 +460,11 @@ TEST_F(QuantizationTest, AQuantizedHeadIsNotTied) {
   spec.tied_embeddings = true;
   auto without = Open(kGptq4, {{"model.embed_tokens.weight", "F32", {0}, ""}});
   ASSERT_TRUE(without.ok()) << without.status();
-  EXPECT_TRUE((*without)->UntieIfTwo(spec)->tied_embeddings);
+  EXPECT_TRUE((*without)->HeadAsFound(spec)->tied_embeddings);
   tensors.push_back({"model.embed_tokens.weight", "F32", {0}, ""});
   auto with = Open(kGptq4, tensors);
   ASSERT_TRUE(with.ok()) << with.status();
-  EXPECT_FALSE((*with)->UntieIfTwo(spec)->tied_embeddings);
+  EXPECT_FALSE((*with)->HeadAsFound(spec)->tied_embeddings);
 }
 
 TEST_F(QuantizationTest, WhatIsNotDoneIsRemarkedUpon) {

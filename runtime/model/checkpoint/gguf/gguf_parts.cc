@@ -147,7 +147,7 @@ const GgufMetadata* SafetensorsSource::gguf() const {
   return files_.empty() ? nullptr : files_[0]->gguf.get();
 }
 
-TensorRef SafetensorsSource::Stored(const TensorRef& ref) const {
+TensorRef SafetensorsSource::AsStored(const TensorRef& ref) const {
   return naming_ ? GgufTensorRef(*naming_, ref) : ref;
 }
 

@@ -1,4 +1,4 @@
-#include "runtime/model/checkpoint/gguf_config.h"
+#include "runtime/model/checkpoint/gguf/gguf_config.h"
 
 #include <algorithm>
 #include <cstdint>

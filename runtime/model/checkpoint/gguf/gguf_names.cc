@@ -1,4 +1,4 @@
-#include "runtime/model/checkpoint/gguf_names.h"
+#include "runtime/model/checkpoint/gguf/gguf_names.h"
 
 #include <string>
 
@@ -151,6 +151,11 @@ TensorRef GgufTensorRef(const GgufNaming& naming, const TensorRef& ref) {
   const Differences differs = DifferencesOf(naming.architecture);
   TensorRef own = ref;
   own.transposed = false;
+  if (own.tensor_each_head) {
+    // Heads' own norms lie in one tensor, [heads, head_rows].
+    own.tensor_each_head = false;
+    own.by_head = true;
+  }
   const absl::string_view of_layer = OfLayer(ref.role);
   if (of_layer.empty()) {
     own.name = std::string(OfModel(ref.role));
