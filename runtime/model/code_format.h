@@ -50,7 +50,7 @@ struct CodeFormat {
 
   // Returns the bytes of a block, in a checkpoint as here.
   constexpr size_t block_bytes() const {
-    return static_cast<size_t>(block * bits / 8 + 2 * halves + bytes);
+    return static_cast<size_t>(block) * bits / 8 + 2 * halves + bytes;
   }
   // Returns the bytes of a row of k inputs, a multiple of `block`.
   constexpr size_t row_bytes(int64_t k) const {

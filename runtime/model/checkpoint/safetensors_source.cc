@@ -775,4 +775,16 @@ absl::StatusOr<bool> SafetensorsSource::SameData(const Location& x,
   return true;
 }
 
+std::string SafetensorsSource::Fingerprint(absl::string_view config) const {
+  Sha256 digest;
+  digest.AddField(config);
+  // Files are opened in order of name.
+  for (const auto& file : files_) {
+    digest.AddField(file->name);
+    digest.AddField(file->header_digest);
+  }
+  if (!copies_.empty()) digest.AddField(copies_);
+  return digest.Hex();
+}
+
 }  // namespace sluice

@@ -1,6 +1,5 @@
 // SafetensorsSource's files, and where in them weights are.
 
-#include "common/content_hash.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/safetensors_source.h"
 
@@ -47,18 +46,6 @@ std::vector<SafetensorsSource::Extent> SafetensorsSource::Headers() const {
     headers.push_back({file->name, 0, file->data_offset});
   }
   return headers;
-}
-
-std::string SafetensorsSource::Fingerprint(absl::string_view config) const {
-  Sha256 digest;
-  digest.AddField(config);
-  // Files are opened in order of name.
-  for (const auto& file : files_) {
-    digest.AddField(file->name);
-    digest.AddField(file->header_digest);
-  }
-  if (!copies_.empty()) digest.AddField(copies_);
-  return digest.Hex();
 }
 
 }  // namespace sluice
