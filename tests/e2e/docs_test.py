@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 
+import gguf_test
 import harness
 import plan_test
 
@@ -79,6 +80,7 @@ class Reader:
             harness.write_lines(self.path(name), [json.dumps({"prompt": p, "max_tokens": 8}) for p in harness.PROMPTS])
         harness.write_lines(self.path("reviews.csv"), ["id,text", "1,good", '2,"bad, and ""long"""'])
         harness.write_lines(self.path("text.txt"), [" ".join(harness.PROMPTS)] * 20)
+        gguf_test.write_gguf(self.path("SmolLM2-135M-Instruct.Q4_1.gguf"), *gguf_test.as_gguf(gguf_test.Q8_0))  # a small one
         os.mkdir(self.path("disk"))
         snapshot = self.path("hub/models--org--name/snapshots/" + "0" * 40)
         shutil.copytree(LLAMA, snapshot)
