@@ -153,6 +153,8 @@ def test_what_cannot_be_packed_is_refused(directory):
     copy = os.path.join(directory, "deploy", "archive", "collect.sh")
     os.makedirs(os.path.dirname(copy))
     open(os.path.join(directory, "LICENSE"), "w").close()
+    shutil.copy(os.path.join(support.DEPLOY, "version.sh"), os.path.join(directory, "deploy"))
+    shutil.copy(os.path.join(support.DEPLOY, "..", "CMakeLists.txt"), directory)
     with open(copy, "w") as f:
         f.write(text)
     done = subprocess.run(["bash", copy, support.BUILD, os.path.join(directory, "old")], capture_output=True, text=True)
