@@ -123,9 +123,11 @@ Choice RandomChoice(unsigned seed, Kind kind, KvFormat format) {
   shape.scale = 1 / std::sqrt(static_cast<float>(shape.kv.head_dim));
   if (random() % 4 == 0) choice.window = 1 + random() % 100;
   if (seed % 3 == 0) shape.cap = 2;
+  if (seed % 7 == 0) choice.scale = 0.5F;
   if (seed % 5 == 0) {
     shape.alibi_heads = 4;
     shape.first_head = static_cast<int>(seed % 4);
+    shape.rounded_alibi = seed % 2 == 0;
   }
   choice.spread = Pick<float>(random, {0.1f, 1, 4});
   const int sequences = 1 + random() % 3;

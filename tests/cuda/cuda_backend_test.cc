@@ -175,7 +175,8 @@ DecoderSpec RandomSpec(Random& random) {
     spec.position_offset = random.Int(0, 2);
     spec.max_positions = 400;
   } else if (random.Int(0, 3) == 0) {
-    spec.positions = PositionKind::kAlibi;
+    spec.positions = spec.vocab_size % 2 == 0 ? PositionKind::kAlibi
+                                              : PositionKind::kRoundedAlibi;
     spec.rotaries.clear();
   } else {
     // Some of a head's elements may not be turned.
@@ -193,6 +194,7 @@ DecoderSpec RandomSpec(Random& random) {
   for (LayerSpec& layer : spec.layers) {
     layer.rotary = random.Int(-1, static_cast<int>(spec.rotaries.size()) - 1);
   }
+  if (spec.vocab_size % 4 == 0) spec.layers[1].attention_scale = 0.5F;
   spec.embed_norm = random.Int(0, 3) == 0;
   spec.tied_embeddings = random.Coin();
   if (random.Int(0, 3) == 0) spec.embed_dim = random.Size(hidden);

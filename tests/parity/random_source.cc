@@ -115,6 +115,16 @@ DecoderSpec BloomSpec(int32_t layers) {
   return spec;
 }
 
+DecoderSpec FalconSpec(int32_t layers) {
+  DecoderSpec spec = BloomSpec(layers);
+  spec.positions = PositionKind::kRoundedAlibi;
+  spec.embed_norm = false;
+  for (int32_t i = 0; i < layers; ++i) {
+    spec.layers.push_back({.attention_scale = 1 / static_cast<float>(i + 1)});
+  }
+  return spec;
+}
+
 DecoderSpec ParallelSpec(int32_t layers) {
   DecoderSpec spec = LlamaSpec(layers, 80, 5, 5, 150, 160);
   spec.norm = NormKind::kLayerNorm;

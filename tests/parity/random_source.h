@@ -34,11 +34,12 @@ DecoderSpec LlamaSpec(int32_t layers, int32_t hidden, int32_t heads,
 
 // Models with what those of other families have: norms of outputs, too, capped
 // scores and logits, windows and two rotary embeddings; norms of outputs alone,
-// and of all heads together; ALiBi and a norm of the embedding; parallel blocks
-// and a bias of the head.
+// and of all heads together; ALiBi and a norm of the embedding; rounded ALiBi
+// and a scale of scores for each layer; parallel blocks and a bias of the head.
 DecoderSpec GemmaSpec(int32_t layers);
 DecoderSpec OlmoSpec(int32_t layers);
 DecoderSpec BloomSpec(int32_t layers);
+DecoderSpec FalconSpec(int32_t layers);
 DecoderSpec ParallelSpec(int32_t layers);
 
 }  // namespace sluice

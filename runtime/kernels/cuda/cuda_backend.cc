@@ -57,16 +57,6 @@ CudaBackend::~CudaBackend() {
   if (step_copied_ != nullptr) (void)cudaEventDestroy(step_copied_);
 }
 
-// The kernels have plain ALiBi, and one scale for all layers.
-static absl::Status CheckScores(const DecoderSpec& spec) {
-  bool obeyed = spec.positions != PositionKind::kRoundedAlibi;
-  for (const LayerSpec& of : spec.layers) obeyed &= of.attention_scale == 1;
-  if (obeyed) return absl::OkStatus();
-  return Unimplemented(
-      "the CUDA backend has neither Falcon's ALiBi nor a scale for each layer "
-      "(scale_attn_by_inverse_layer_idx): use --device cpu for this model");
-}
-
 absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
                                                  const BackendOptions& options,
                                                  const Place& place) {
@@ -75,7 +65,6 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
         "the CUDA backend needs a device for its memory");
   }
   SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
-  SLUICE_RETURN_IF_ERROR(CheckScores(spec));
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));
   SLUICE_ASSIGN_OR_RETURN(AttentionDevice device, CurrentAttentionDevice());
@@ -161,6 +150,7 @@ absl::Status CudaBackend::MakeAttention(const GpuSpace& space) {
   shape.scale = spec_.attention_scale;
   shape.cap = spec_.attention_cap;
   shape.alibi_heads = spec_.alibi_heads();
+  shape.rounded_alibi = spec_.positions == PositionKind::kRoundedAlibi;
   shape.first_head = shard_.heads.begin;
   SLUICE_ASSIGN_OR_RETURN(
       const size_t for_products,
@@ -407,7 +397,9 @@ absl::Status CudaBackend::Attend(int layer, const BatchView& batch,
   SLUICE_RETURN_IF_ERROR(Enter());
   SLUICE_RETURN_IF_ERROR(
       checks_.Pages(kv_layout_, batch, first_segment, count));
-  BatchAttention::Layer of_layer = {.window = spec_.layer(layer).window};
+  const LayerSpec described = spec_.layer(layer);
+  BatchAttention::Layer of_layer = {.window = described.window,
+                                    .scale = described.attention_scale};
   if (const RotarySpec* const rotary = spec_.rotary(layer)) {
     const int64_t at = RotaryTableOffset(spec_, options_.max_model_len,
                                          spec_.layer(layer).rotary);

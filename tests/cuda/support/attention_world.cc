@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -154,7 +155,7 @@ std::vector<float> AttentionWorld::OnDevice(const AttentionDevice& device,
                                    (shape.dtype == DType::kFloat32 ? 4 : 2));
   AttentionData data = {device_q_.data(), q_stride,      out.data(),
                         batch.kv,         decode.data(), device_pages.data(),
-                        choice.window};
+                        choice.window,    choice.scale};
   if (!batch.decode.empty()) {
     Decode(device, data, static_cast<int>(batch.decode.size()),
            batch.max_context, sparsity);
@@ -193,8 +194,25 @@ static float AlibiSlope(const AttentionShape& shape, int head) {
   return spec.alibi_slope(shape.first_head + head);
 }
 
+// Returns what ALiBi adds to the score of a position.
+static double AlibiBias(const AttentionShape& shape, float scale, int head,
+                        int position, int end) {
+  const float slope = AlibiSlope(shape, head);
+  if (!shape.rounded_alibi) return slope * (position + 1 - end);
+  const auto rounded = [](float x) {
+    const auto bits = std::bit_cast<uint32_t>(x);
+    return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) &
+                                0xFFFF0000U);
+  };
+  const auto bias = [&](int p) {
+    return rounded(rounded(slope) * rounded(static_cast<float>(p)));
+  };
+  return static_cast<double>(scale) * (bias(position) - bias(end - 1));
+}
+
 std::vector<double> AttentionWorld::Definition(float sparsity) const {
   const AttentionShape& shape = choice.shape;
+  const float scale = shape.scale * choice.scale;
   const KvLayout& layout = shape.kv;
   const int head_dim = layout.head_dim;
   std::vector<double> out(rows * shape.num_heads * head_dim);
@@ -221,12 +239,12 @@ std::vector<double> AttentionWorld::Definition(float sparsity) const {
         std::iota(kept.begin(), kept.end(), begin);
         std::vector<double> scores(end);
         for (const int p : kept) {
-          scores[p] = shape.scale *
-                      std::inner_product(k[p].begin(), k[p].end(), query, 0.0);
+          scores[p] =
+              scale * std::inner_product(k[p].begin(), k[p].end(), query, 0.0);
           if (shape.cap > 0) {
             scores[p] = shape.cap * std::tanh(scores[p] / shape.cap);
           }
-          scores[p] += AlibiSlope(shape, head) * (p + 1 - end);
+          scores[p] += AlibiBias(shape, scale, head, p, end);
         }
         if (sparsity < 1) {
           std::stable_sort(kept.begin(), kept.end(),
@@ -251,6 +269,7 @@ std::vector<double> AttentionWorld::Definition(float sparsity) const {
 
 std::vector<float> AttentionWorld::OnCpu(float sparsity) const {
   const AttentionShape& shape = choice.shape;
+  const float scale = shape.scale * choice.scale;
   const KvLayout& layout = shape.kv;
   const int head_dim = layout.head_dim;
   // Whole vectors are loaded, from beyond the last page, too.
@@ -272,6 +291,7 @@ std::vector<float> AttentionWorld::OnCpu(float sparsity) const {
         call.rows = std::min(kAttentionRows, all - first);
         call.cap = shape.cap;
         call.alibi = shape.alibi_heads > 0;
+        if (shape.rounded_alibi) call.rounded_alibi_scale = scale;
         call.sparsity = segment.num_tokens == 1 ? sparsity : 1;
         for (int r = 0; r < call.rows; ++r) {
           const int head =
@@ -285,7 +305,7 @@ std::vector<float> AttentionWorld::OnCpu(float sparsity) const {
           call.out[r] = out.data() + (row * shape.num_heads + head) * head_dim;
           for (int d = 0; d < head_dim; ++d) {
             scratch.query(r)[d] =
-                shape.scale * q[row * q_stride + head * head_dim + d];
+                scale * q[row * q_stride + head * head_dim + d];
           }
         }
         Attend(call, scratch);

@@ -24,6 +24,7 @@ struct AttentionWorld {
   struct Choice {
     AttentionShape shape;
     int window = 0;
+    float scale = 1;  // of the layer, times the shape's
     std::vector<Sequence> sequences;
     // Scores are about normal, with this deviation.
     float spread = 1;

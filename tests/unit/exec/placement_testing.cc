@@ -9,8 +9,8 @@
 namespace sluice {
 
 std::string PlacementName(int model) {
-  const char* const names[kPlacementModels] = {"qwen3", "opt",      "gemma",
-                                               "olmo",  "parallel", "bloom"};
+  const char* const names[kPlacementModels] = {
+      "qwen3", "opt", "gemma", "olmo", "parallel", "bloom", "falcon"};
   return names[model];
 }
 
@@ -19,6 +19,7 @@ DecoderSpec PlacementSpec(int model) {
   if (model == 3) return OlmoSpec(4);
   if (model == 4) return ParallelSpec(4);
   if (model == 5) return BloomSpec(4);
+  if (model == 6) return FalconSpec(4);
   if (model == 0) {
     DecoderSpec spec = LlamaSpec(4, 96, 6, 2, 200, 301);
     spec.qk_norm = QkNorm::kEachHead;

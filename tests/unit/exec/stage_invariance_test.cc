@@ -46,6 +46,7 @@ std::vector<Case> Cases() {
   cases.push_back({"gemma", GemmaSpec(3)});
   cases.push_back({"olmo", OlmoSpec(3)});
   cases.push_back({"bloom", BloomSpec(3)});
+  cases.push_back({"falcon", FalconSpec(3)});
   cases.push_back({"parallel", ParallelSpec(3)});
   return cases;
 }

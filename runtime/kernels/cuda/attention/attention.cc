@@ -151,9 +151,10 @@ AttentionArgs CommonArgs(const AttentionShape& shape,
   args.num_heads = shape.num_heads;
   args.group = shape.group();
   args.window = data.window;
-  args.scale = shape.scale * kLog2E;
+  args.scale = shape.scale * data.scale * kLog2E;
   args.cap = shape.cap * kLog2E;
   args.alibi_heads = shape.alibi_heads;
+  args.rounded_alibi = shape.rounded_alibi;
   args.first_head = shape.first_head;
   return args;
 }

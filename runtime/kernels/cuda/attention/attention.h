@@ -55,6 +55,7 @@ struct AttentionShape {
   // DecoderSpec::alibi_heads, and the number, in the model, of the first head.
   int32_t alibi_heads = 0;
   int32_t first_head = 0;
+  bool rounded_alibi = false;  // PositionKind::kRoundedAlibi
   // Fails with kInvalidArgument if sizes make no sense, with kUnimplemented if
   // heads have more than kMaxHeadDim elements.
   absl::Status Validate() const;
@@ -79,6 +80,7 @@ struct AttentionData {
   const AttentionSegment* segments = nullptr;
   const int32_t* pages = nullptr;  // the table that the segments point into
   int32_t window = 0;  // positions that a token sees, its own included; 0: all
+  float scale = 1;     // times the shape's
 };
 
 struct DecodePlan {

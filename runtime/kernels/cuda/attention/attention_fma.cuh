@@ -48,7 +48,13 @@ __device__ __forceinline__ void CapScores(float cap, float (&s)[kTiles][4][4]) {
   }
 }
 
-// Returns ALiBi's slope of a head (DecoderSpec::alibi_slope), times log2(e).
+// Returns x rounded to bfloat16, to even.
+__device__ __forceinline__ float RoundToBf16(float x) {
+  return __bfloat162float(__float2bfloat16_rn(x));
+}
+
+// Returns ALiBi's slope of a head (DecoderSpec::alibi_slope), times log2(e), or
+// rounded to bfloat16 where distances are.
 __device__ __forceinline__ float AlibiSlope(const AttentionArgs& args,
                                             int head) {
   constexpr float kLog2E = 1.44269504088896340736f;
@@ -56,8 +62,20 @@ __device__ __forceinline__ float AlibiSlope(const AttentionArgs& args,
   const int heads = args.alibi_heads;
   const int eighths =
       head < heads ? -8 * (head + 1) : -4 * (2 * (head - heads) + 1);
-  return kLog2E *
-         exp2f(static_cast<float>(eighths) / static_cast<float>(heads));
+  const float slope =
+      exp2f(static_cast<float>(eighths) / static_cast<float>(heads));
+  return args.rounded_alibi ? RoundToBf16(slope) : kLog2E * slope;
+}
+
+// Returns what ALiBi adds to the score, times log2(e), of the position `at` for
+// a row that sees positions before `end`; `slope` is its head's AlibiSlope.
+__device__ __forceinline__ float AlibiBias(const AttentionArgs& args,
+                                           float slope, int at, int end) {
+  if (!args.rounded_alibi) return slope * static_cast<float>(at + 1 - end);
+  const float there = RoundToBf16(slope * RoundToBf16(static_cast<float>(at)));
+  const float own =
+      RoundToBf16(slope * RoundToBf16(static_cast<float>(end - 1)));
+  return args.scale * (there - own);
 }
 
 // A tile of kRows rows, for heads of at most 32 * kColumns elements. Of K, a

@@ -79,6 +79,7 @@ struct AttentionArgs {
   // DecoderSpec::alibi_heads, and the number, in the model, of the first head.
   int32_t alibi_heads = 0;
   int32_t first_head = 0;
+  bool rounded_alibi = false;  // PositionKind::kRoundedAlibi
 };
 
 struct DecodeArgs {

@@ -184,6 +184,7 @@ absl::Status BatchAttention::AttendPart(const BatchView& batch, int32_t first,
   data.kv = batch_.kv;
   data.pages = pages;
   data.window = layer.window;
+  data.scale = layer.scale;
   if (!batch_.decode.empty()) {
     data.segments =
         reinterpret_cast<const AttentionSegment*>(uploaded + at.decode);

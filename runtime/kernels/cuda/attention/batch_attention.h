@@ -40,6 +40,7 @@ class BatchAttention {
   // are rotated.
   struct Layer {
     int32_t window = 0;
+    float scale = 1;  // times the shape's
     RotaryTable rotary;
   };
   // Fails with the errors of PlanPrefill.

@@ -121,7 +121,7 @@ __device__ __forceinline__ void AddDistances(const AttentionArgs& args,
       for (int e = 2 * h; e < 2 * h + 2; ++e) {
         const int position =
             page * kPageTokens + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
-        s[0][n][e] += slope * static_cast<float>(position + 1 - block.end);
+        s[0][n][e] += AlibiBias(args, slope, position, block.end);
       }
     }
   }
@@ -131,11 +131,11 @@ __device__ __forceinline__ void AddDistances(const AttentionArgs& args,
                                              const DecodeBlock& block, int page,
                                              int lane, float (&s)[kRows]) {
   if (args.alibi_heads == 0) return;
-  const int distance = page * kPageTokens + lane + 1 - block.end;
+  const int position = page * kPageTokens + lane;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    s[r] +=
-        AlibiSlope(args, block.first_head + r) * static_cast<float>(distance);
+    s[r] += AlibiBias(args, AlibiSlope(args, block.first_head + r), position,
+                      block.end);
   }
 }
 

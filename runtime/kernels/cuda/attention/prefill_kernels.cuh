@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kPrefillThreads)
               for (int e = 2 * h; e < 2 * h + 2; ++e) {
                 const int at =
                     position + Tile::PositionOf(n, lane % 4 * 2 + e % 2);
-                s[m][n][e] += slope * static_cast<float>(at + 1 - end);
+                s[m][n][e] += AlibiBias(common, slope, at, end);
               }
             }
           }
@@ -303,8 +303,7 @@ __global__ void __launch_bounds__(kPrefillThreads)
     for (int r = 0; r < kRows; ++r) {
       if (common.alibi_heads > 0) {
         const int head = block.Head(common, min(warp_row + r, block.last_row));
-        s[r] += AlibiSlope(common, head) *
-                static_cast<float>(position + 1 - end[r]);
+        s[r] += AlibiBias(common, AlibiSlope(common, head), position, end[r]);
       }
       if (position < begin[r] || position >= end[r]) s[r] = -INFINITY;
     }
