@@ -58,5 +58,5 @@ export SOURCE_DATE_EPOCH=$epoch
 find "$tree" -exec touch --no-dereference --date="@$epoch" {} +
 mkdir -p "$folder"
 package=$folder/sluice_${deb_version}_$arch.deb
-dpkg-deb --root-owner-group -Zxz --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z9 --build "$tree" "$package" >/dev/null
 echo "$package"

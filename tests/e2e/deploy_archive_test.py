@@ -62,11 +62,10 @@ def runs_in(directory, suite):
     wanted = expected()
     assert answers(os.path.join(root, "archive.jsonl")) == wanted, "other answers than those of the build"
 
+    root = support.debian(os.path.join(directory, "python"), suite, ("python3-venv",))
     shutil.copy(packed("wheel"), root)
     shutil.copytree(LLAMA, os.path.join(root, "model"))
     shutil.copy(PROMPTS, os.path.join(root, "prompts.jsonl"))
-    support.from_mirror(support.nspawn, root, "sh", "-c", "apt-get update -q && DEBIAN_FRONTEND=noninteractive "
-                        "apt-get install -y -q --no-install-recommends python3-venv")
     said = sh(root, FROM_THE_WHEEL)
     assert len(re.findall(r"(?m)^\d+\.\d+\.\d+\S*$", said)) == 3, said
     assert f"\n{len(wanted)}\n" in said and said.count("refused with 2") == 2, said

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 
 import harness
@@ -16,7 +17,8 @@ import harness
 ROOT = os.path.dirname(harness.TESTS)
 DEPLOY = os.path.join(ROOT, "deploy")
 BUILD = os.path.dirname(harness.BIN)
-KEPT = os.path.join(BUILD, "deploy")  # what need not be made anew each time
+KEPT = os.path.join(harness.USERS_CACHE, "sluice", "deploy")  # what need not be made anew each time, nor for each build
+KEPT_SECONDS = 14 * 24 * 3600
 MIRROR = "http://deb.debian.org/debian"
 
 
@@ -52,7 +54,7 @@ def pip_program(package, program, python=sys.executable):
     reach."""
     base = os.path.join(KEPT, f"pip-{package}")
     with locked(f"pip-{package}"):
-        if not os.path.exists(os.path.join(base, "ready")):
+        if not fresh(base):
             shutil.rmtree(base, ignore_errors=True)
             try:
                 command(python, "-m", "venv", base)
@@ -62,6 +64,12 @@ def pip_program(package, program, python=sys.executable):
                 raise harness.Skipped(f"pip cannot install {package}: {str(error)[-300:]}") from None
             open(os.path.join(base, "ready"), "w").close()
     return os.path.join(base, "bin", program)
+
+
+def fresh(base):
+    """Says whether what is kept in `base` is whole and no older than KEPT_SECONDS."""
+    ready = os.path.join(base, "ready")
+    return os.path.exists(ready) and time.time() - os.path.getmtime(ready) < KEPT_SECONDS
 
 
 @functools.cache
@@ -91,7 +99,7 @@ def kept_debian(suite="bookworm", include=()):
     name = "-".join([suite, *include])
     base = os.path.join(KEPT, name)
     with locked(name):
-        if not os.path.exists(os.path.join(base, "ready")):
+        if not fresh(base):
             shutil.rmtree(base, ignore_errors=True)
             try:
                 urllib.request.urlopen(f"{MIRROR}/dists/{suite}/Release", timeout=20).close()
@@ -105,6 +113,7 @@ def kept_debian(suite="bookworm", include=()):
 
 def debian(directory, suite="bookworm", include=()):
     """Makes a copy of such a Debian in `directory`; returns its path."""
+    os.makedirs(directory, exist_ok=True)
     root = os.path.join(directory, "root")
     command("cp", "-a", "--reflink=auto", kept_debian(suite, include), root)
     return root

@@ -45,6 +45,7 @@ def wait_for(condition, what, seconds=60):
 
 
 # Programs keep what they found out about files here, and not in the user's cache.
+USERS_CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="sluice-cache-")
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 

@@ -212,13 +212,6 @@ def test_a_step_of_8192_rows_of_8192_numbers():
 
 # ---- heads and vocabularies of published models
 
-def test_llama_3_8b():
-    needs_speed()
-    with Model(LLAMA_8B) as model:
-        lines = requests(128256, shorter([1, 2, 300]))
-        check(model, lines, ("--workers", "2"))
-
-
 def test_qwen_2_5_7b():
     needs_speed()
     with Model(QWEN_7B) as model:
@@ -260,11 +253,11 @@ def test_disk_and_device():
 
 # ---- stages of several ranks, and several pipelines
 
-def test_ranks():
+def test_llama_3_8b_on_stages_and_ranks():
     needs_speed()
     with Model(LLAMA_8B) as model:
         lines = requests(128256, [1, 2, 1100, 300])
-        base = check(model, lines, ("--tensor-parallel", "4"), flags=("--host-memory", "4GiB"))
+        base = check(model, lines, ("--workers", "2"), ("--tensor-parallel", "4"), flags=("--host-memory", "4GiB"))
         compare(base, run_on_processes(model, lines, 2, worker_flags=("--tensor-parallel", "2")),
                 "processes of two ranks")
 
