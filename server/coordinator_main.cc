@@ -183,6 +183,28 @@ absl::StatusOr<Access> OpenAccess(const Flags& f) {
   return access;
 }
 
+// Reads the flags of the coordinator itself.
+absl::StatusOr<Coordinator::Options> ReadOptions(const Flags& f) {
+  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
+                          f.coordinator.Read(ModelFiles::kWeightsIfAny));
+  options.state_dir = f.state_dir;
+  options.input_root = f.input_root;
+  options.timeouts.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
+  options.timeouts.stall_timeout = absl::Seconds(f.stall_timeout);
+  const std::string cache = UserCacheDir();
+  options.hash_cache =
+      absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
+  return options;
+}
+
+absl::Status Check(const Flags& f) {
+  SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
+  SLUICE_RETURN_IF_ERROR(f.security.Server().status());
+  SLUICE_RETURN_IF_ERROR(OpenAccess(f).status());
+  SLUICE_ASSIGN_OR_RETURN(const Coordinator::Options options, ReadOptions(f));
+  return options.Validate();
+}
+
 absl::Status Serve(const Flags& f, const StopSignals& signals) {
   SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
   SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
@@ -200,17 +222,9 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
   }
   SLUICE_ASSIGN_OR_RETURN(auto metrics, MetricsServer::Start(std::move(http)));
   SetBuildInfo(metrics->registry(), "none");
-  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options,
-                          f.coordinator.Read(ModelFiles::kWeightsIfAny));
-  options.state_dir = f.state_dir;
-  options.input_root = f.input_root;
+  SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options, ReadOptions(f));
   options.guard = access.guard.get();
-  options.timeouts.heartbeat_timeout = absl::Seconds(f.heartbeat_timeout);
-  options.timeouts.stall_timeout = absl::Seconds(f.stall_timeout);
   options.metrics = metrics->registry();
-  const std::string cache = UserCacheDir();
-  options.hash_cache =
-      absl::StrCat(cache.empty() ? f.state_dir : cache, "/content-hashes");
   SLUICE_RETURN_IF_ERROR(signals.Check());
   SLUICE_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(options));
   const OpenCoordinator open(&handle, coordinator.get());
@@ -250,11 +264,12 @@ int main(int argc, char** argv) {
                "sluice-coordinator"};
   sluice::Flags flags;
   sluice::AddFlags(app, flags);
-  const sluice::Daemon daemon = {.twins = "SLUICE_COORDINATOR_",
-                                 .threads = sluice::kThreads,
-                                 .address_bytes = sluice::kAddressBytes,
-                                 .serve = [&](sluice::StopSignals& signals) {
-                                   return Serve(flags, signals);
-                                 }};
+  const sluice::Daemon daemon = {
+      .twins = "SLUICE_COORDINATOR_",
+      .threads = sluice::kThreads,
+      .address_bytes = sluice::kAddressBytes,
+      .check = [&] { return Check(flags); },
+      .serve =
+          [&](sluice::StopSignals& signals) { return Serve(flags, signals); }};
   return sluice::RunDaemon(daemon, flags.log, &app, argc, argv);
 }

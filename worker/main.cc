@@ -605,13 +605,24 @@ absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
          .arguments = PartArguments(arguments, part, parts.size(), f.trace),
          .cpus = part.cpus});
   }
-  return Supervise(processes,
-                   {.without = {"SLUICE_WORKER_ALL", "SLUICE_WORKER_PER",
-                                "SLUICE_WORKER_DRY_RUN"},
-                    .usage_exit = kExitUsage,
-                    .time_to_end = absl::Seconds(f.leave_timeout) + kTimeToEnd +
-                                   absl::Milliseconds(500)},
-                   signals);
+  return Supervise(
+      processes,
+      {.without = {"SLUICE_WORKER_ALL", "SLUICE_WORKER_PER",
+                   "SLUICE_WORKER_DRY_RUN", "SLUICE_WORKER_CONFIG"},
+       .usage_exit = kExitUsage,
+       .time_to_end = absl::Seconds(f.leave_timeout) + kTimeToEnd +
+                      absl::Milliseconds(500)},
+      signals);
+}
+
+absl::Status Check(const Flags& f) {
+  SLUICE_RETURN_IF_ERROR(f.security.Server().status());
+  if (!f.all) {
+    return ReadOptions(f, f.name.empty() ? HostName() : f.name).status();
+  }
+  SLUICE_RETURN_IF_ERROR(PartsOf(f).status());
+  Worker::Options common;
+  return ReadModel(f, &common);
 }
 
 }  // namespace
@@ -627,9 +638,12 @@ int main(int argc, char** argv) {
       .twins = "SLUICE_WORKER_",
       .threads = sluice::kThreads,
       .address_bytes = sluice::kAddressBytes,
-      .serve = [&](sluice::StopSignals& signals) {
-        return flags.all ? ServeAll(flags, {argv + 1, argv + argc}, &signals)
-                         : Serve(flags, &signals);
-      }};
+      .check = [&] { return Check(flags); },
+      .serve =
+          [&](sluice::StopSignals& signals) {
+            return flags.all
+                       ? ServeAll(flags, {argv + 1, argv + argc}, &signals)
+                       : Serve(flags, &signals);
+          }};
   return sluice::RunDaemon(daemon, flags.log, &app, argc, argv);
 }

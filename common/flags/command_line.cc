@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/flags/config_file.h"
 #include "common/flags/foreign_flags.h"
 #include "common/flags/help_format.h"
 #include "common/host/logging.h"
@@ -218,11 +219,38 @@ std::string UnknownName(const CLI::App& app, int argc,
   return "";
 }
 
+std::string EarlyValue(const CLI::App& app, int argc, const char* const* argv,
+                       const std::string& flag) {
+  std::string value;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") break;
+    if (absl::StartsWith(word, flag + "=")) {
+      value = word.substr(flag.size() + 1);
+      continue;
+    }
+    const CLI::Option* const option = app.get_option_no_throw(word);
+    if (option == nullptr || option->get_items_expected_min() == 0) continue;
+    ++i;  // the flag's value, whatever it looks like
+    if (word == flag && i < argc) value = argv[i];
+  }
+  const std::string twin = app.get_option(flag)->get_envname();
+  const char* const set = getenv(twin.c_str());  // NOLINT: no threads yet
+  return value.empty() && set != nullptr ? set : value;
+}
+
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
                                     const char* const* argv,
-                                    const LogFlags* log) {
-  const auto mistake = [app](const std::string& what) {
-    std::cerr << app->get_name() << ": " << what << "\n";
+                                    const LogFlags* log,
+                                    const ConfigFile* config) {
+  const auto mistake = [=](const std::string& what) {
+    const std::string flag = what.substr(0, what.find_first_of(": "));
+    const bool typed = std::any_of(argv + 1, argv + argc, [&](const char* a) {
+      return a == flag || absl::StartsWith(a, flag + "=");
+    });
+    std::cerr << app->get_name() << ": "
+              << (config != nullptr && !typed ? config->Where(flag) : "")
+              << what << "\n";
     return kExitUsage;
   };
   const bool has_commands = !app->get_subcommands({}).empty();

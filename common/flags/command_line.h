@@ -9,6 +9,8 @@
 
 namespace sluice {
 
+class ConfigFile;
+
 // The common parts of the programs' command lines: one-line errors that suggest
 // the intended name, help in groups, and an environment variable (twin) for
 // each flag.
@@ -28,6 +30,9 @@ constexpr int kWorkerMetricsPort = 7073;
 // on, as many as there are workers.
 constexpr int kAllMetricsPort = 7173;
 
+// The flag that names a daemon's ConfigFile, "--config".
+constexpr char kConfigFlag[] = "config";
+
 // The group of the flags that matter first, which help shows first.
 constexpr char kMainGroup[] = "Main";
 
@@ -44,13 +49,20 @@ std::vector<std::string> UnknownVariables(const CLI::App& app,
                                           const std::string& prefix,
                                           const char* const* environment);
 
+// Returns the value that the command line gives to a flag ("--config"), else
+// that of its variable, else "". To know it before the rest is parsed.
+std::string EarlyValue(const CLI::App& app, int argc, const char* const* argv,
+                       const std::string& flag);
+
 // Parses, and sets the options' variables. Returns the exit code if the program
 // must end now: after help or the version (0), or after an error (kExitUsage),
 // which is printed in one line on stderr. Then sets up the log as `log` says,
-// whose members are options' variables, unless it is null.
+// whose members are options' variables, unless it is null. `config`, unless it
+// is null, has set its variables: an error of a value of it names its line.
 std::optional<int> ParseCommandLine(CLI::App* app, int argc,
                                     const char* const* argv,
-                                    const LogFlags* log = nullptr);
+                                    const LogFlags* log = nullptr,
+                                    const ConfigFile* config = nullptr);
 
 // The error of a command line that names an unknown command or flag: "unknown
 // flag --max-token; did you mean --max-tokens?". "" if there is none. CLI11

@@ -17,15 +17,19 @@ struct Daemon {
   std::string twins;  // prefix of its flags' twins in the environment
   int threads = 0;    // at start (see CheckStart)
   size_t address_bytes = 0;
+  // Checks what the flags say, beyond each by itself, as serve() does at first.
+  std::function<absl::Status()> check;
   // Serves until a signal asks to stop: OK. That may be at any moment.
   std::function<absl::Status(StopSignals& signals)> serve;
 };
 
 // The whole of such a program's main(), to be called before any thread starts:
-// parses the command line, sets up the log, whose flags are options of `app`,
-// logs options that differ from their defaults, and serves. Returns the
-// exit code: 0 if a signal ended it, kExitUsage for an error of the user's, 1
-// for any other error.
+// adds --config and --check-config, parses the command line above the
+// environment above the ConfigFile, sets up the log, whose flags are options of
+// `app`, logs options that differ from their defaults, and serves, or only
+// checks. With a ConfigFile, SIGHUP does not stop the program, but has it read
+// the log's level there again. Returns the exit code: 0 if a signal ended it,
+// kExitUsage for an error of the user's, 1 for any other error.
 int RunDaemon(const Daemon& daemon, const LogFlags& log, CLI::App* app,
               int argc, char** argv);
 

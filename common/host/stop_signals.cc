@@ -137,8 +137,14 @@ void StopSignals::Run() {
   }
 }
 
+void StopSignals::OnHangup(std::function<void()> reload) {
+  MutexLock lock(&mu_);
+  on_hangup_ = std::move(reload);
+}
+
 void StopSignals::OnSignal(int signal) {
   MutexLock lock(&mu_);
+  if (signal == SIGHUP && on_hangup_) return on_hangup_();
   const bool asks = options_.serves || !watches_.empty();
   if (stopped_ || !asks) End(128 + signal);
   signal_ = signal;

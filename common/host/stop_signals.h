@@ -64,6 +64,10 @@ class StopSignals {
   // from now on.
   void SetTime(absl::Duration time);
 
+  // Has SIGHUP call the function from now on instead of asking to stop. It runs
+  // on a thread of its own and must not take long.
+  void OnHangup(std::function<void()> reload);
+
   // While one of these lives, the first signal asks instead of ending the
   // process: its owner looks at stopped(), or has a function called.
   class Watch {
@@ -112,6 +116,7 @@ class StopSignals {
   Mutex mu_;
   absl::Duration time_ ABSL_GUARDED_BY(mu_);
   absl::Duration time_began_ ABSL_GUARDED_BY(mu_);  // once stopped_
+  std::function<void()> on_hangup_ ABSL_GUARDED_BY(mu_);
   std::vector<const Watch*> watches_ ABSL_GUARDED_BY(mu_);
   std::vector<const AtEnd*> at_ends_ ABSL_GUARDED_BY(mu_);
   Thread thread_;

@@ -349,6 +349,91 @@ def test_a_cancelled_job_ends_all_who_wait_for_it_alike():
         assert "3 total, 0 completed, 0 failed, 3 cancelled, 0 running" in text, text
 
 
+def daemon(program, *args, **environment):
+    return subprocess.run([os.path.join(harness.BIN, program), *args], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                          env={**os.environ, **environment}, timeout=60 * harness.SLOW)
+
+
+def test_a_configuration_file_stands_under_flags_and_environment():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "coordinator.toml")
+
+        def checked(text, *args, **environment):
+            with open(path, "w") as f:
+                f.write(text)
+            done = daemon("sluice-coordinator", "--config", path, "--check-config", *args, **environment)
+            return done.returncode, done.stdout, done.stderr.splitlines()[-1]
+
+        good = f'model = "{LLAMA}"\nstate-dir = "{folder}/state"\nport = 0\n'
+        code, out, _ = checked(good + "min-workers = 3\n")
+        assert (code, out) == (0, "sluice-coordinator: the configuration is good\n"), (code, out)
+        assert not os.path.exists(f"{folder}/state")
+        for text, args, environment, says in (
+                (good + "min-worker = 3\n", (), {}, f"--config {path}, line 4: unknown key min-worker; did you mean min-workers?"),
+                (good + "min-workers = 0\n", (), {},
+                 f"{path}, line 4: --min-workers: must be a whole number of at least 1, not 0"),
+                (good + "min-workers = 3\n", (), {"SLUICE_COORDINATOR_MIN_WORKERS": "-1"},
+                 "--min-workers: must be a whole number of at least 1, not -1"),
+                (good + "min-workers = 3\n", ("--min-workers", "-2"), {"SLUICE_COORDINATOR_MIN_WORKERS": "1"},
+                 "--min-workers: must be a whole number of at least 1, not -2"),
+                (good + 'tls-cert = "/none.pem"\ntls-key = "/none.key"\n', (), {}, None),
+                (good + "log-level = \"loud\"\n", (), {},
+                 f'{path}, line 4: --log-level "loud" is none of debug, info, warning, error'),
+                (good.replace(LLAMA, "/none"), (), {}, None)):
+            code, out, said = checked(text, *args, **environment)
+            assert code != 0 and out == "" and said.startswith("sluice-coordinator: "), (text, code, out, said)
+            assert says is None and "/none" in said or said == f"sluice-coordinator: {says}", (text, said)
+        done = daemon("sluice-worker", "--check-config", "--no-profile", "--host-memory", "64MiB",
+                      SLUICE_WORKER_CONFIG=os.path.join(folder, "none.toml"))
+        assert done.returncode == 2 and "none.toml" in done.stderr, done
+        # A machine's workers have what the file says, too, but for what is their parent's.
+        with open(path, "w") as f:
+            f.write('all = true\nper = "2"\nhost-memory = "256MiB"\nno-profile = true\n')
+        done = daemon("sluice-worker", "--config", path, "--dry-run")
+        assert done.returncode == 0 and "128" in done.stdout, done
+        done = daemon("sluice-worker", "--config", path, "--check-config")
+        assert done.returncode == 0 and done.stdout.endswith("the configuration is good\n"), done
+
+
+def test_a_hangup_has_the_log_level_read_again():
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = os.path.join(folder, "coordinator.toml"), os.path.join(folder, "log")
+
+        def write(level, more=""):
+            with open(path, "w") as f:
+                f.write(f'model = "{LLAMA}"\nstate-dir = "{folder}/state"\nport = 0\nmetrics-port = 0\n'
+                        f'log-level = "{level}"\n{more}')
+
+        def said():
+            with open(log) as f:
+                return f.read()
+
+        write("info")
+        with open(log, "w") as f:
+            process = subprocess.Popen([os.path.join(harness.BIN, "sluice-coordinator"), "--config", path],
+                                       stdout=subprocess.PIPE, stderr=f, text=True)
+        try:
+            assert process.stdout.readline().startswith("listening on"), said()
+            write("nonsense")
+            process.send_signal(signal.SIGHUP)
+            harness.wait_for(lambda: '"nonsense" is none of' in said(), "what is wrong with the level")
+            write("warning", "min-workers = 2\n")
+            process.send_signal(signal.SIGHUP)
+            harness.wait_for(lambda: "min-workers changed: it takes effect at the next start" in said(), "the change")
+            write("warning", "unknown = 2\n")
+            process.send_signal(signal.SIGHUP)
+            harness.wait_for(lambda: "SIGHUP: nothing is changed" in said(), "the mistake")
+            before = said()
+            assert before.count("is read again") == 2, before
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60 * harness.SLOW) == 0
+            # That it ends is information, which the level leaves out by now.
+            assert "has ended" not in said()[len(before):], said()
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_help_and_version_are_commands_too():
     flag = harness.sluice("run", "--help").stdout
     assert harness.sluice("help", "run").stdout == flag

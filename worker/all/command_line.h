@@ -7,9 +7,10 @@
 
 namespace sluice {
 
-// Flags of --all itself, without a value, and with one.
+// Flags of --all itself, without a value, and with one. What --config has is in
+// the environment of the parts.
 inline constexpr const char* kAllSwitches[] = {"--all", "--dry-run"};
-inline constexpr const char* kAllOptions[] = {"--per"};
+inline constexpr const char* kAllOptions[] = {"--per", "--config"};
 
 // Returns the arguments, the program's name excluded, for the worker of one of
 // `parts` parts: those of --all, but for what the part decides. `trace` is

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 
 namespace sluice {
 namespace {
@@ -176,6 +178,24 @@ TEST(StopSignalsDeathTest, AHangupIsASignalUnlessItIsIgnored) {
         WaitForTheEnd();
       },
       testing::ExitedWithCode(130), "");
+}
+
+TEST(StopSignalsDeathTest, AHangupCanCallAFunctionInstead) {
+  EXPECT_EXIT(
+      {
+        StopSignals signals({.serves = true});
+        std::atomic<int> hangups{0};
+        signals.OnHangup([&hangups] { ++hangups; });
+        for (int sent = 1; sent <= 2; ++sent) {
+          Send(SIGHUP);
+          while (hangups < sent) absl::SleepFor(absl::Milliseconds(1));
+        }
+        if (signals.stopped()) _exit(1);
+        Send(SIGTERM);
+        signals.WaitFor(absl::InfiniteDuration());
+        _exit(signals.signal() == SIGTERM ? 0 : 2);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
