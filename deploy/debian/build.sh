@@ -28,8 +28,7 @@ fi
 
 doc=$tree/usr/share/doc/sluice
 install -d -m 755 "$tree/etc/sluice" "$doc" "$tree/DEBIAN"
-mv "$tree/usr/share/sluice/"*.env "$tree/etc/sluice/" # may hold tokens
-chmod 640 "$tree/etc/sluice/"*.env
+mv "$tree/usr/share/sluice/"*.toml "$tree/etc/sluice/"
 install -m 644 "$here/copyright" "$doc/copyright"
 [ -z "$bundled" ] || echo "
 The libraries in /usr/lib/sluice are the work of others; licences/ beside this file has their licences." >>"$doc/copyright"

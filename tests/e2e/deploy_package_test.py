@@ -19,15 +19,24 @@ SERVE = r"""
 for unit in sluice-coordinator sluice-worker; do
   [ "$(systemctl is-enabled $unit)" = disabled ]
 done
-sed -i 's|^SLUICE_MODEL=.*|SLUICE_MODEL=/var/lib/sluice/models/llama-kjv|;
-        s|^SLUICE_ARGS=.*|SLUICE_ARGS=--plan off --policy w=0/40/60|' /etc/sluice/coordinator.env
-sed -i 's|^SLUICE_ARGS=.*|SLUICE_ARGS=--no-profile --threads 1 --host-memory 256MiB --disk-space 64MiB|' /etc/sluice/worker.env
-sed 's|^SLUICE_ARGS=.*|SLUICE_ARGS=--no-profile --threads 1 --host-memory 256MiB --disk-space 64MiB --port 0 --metrics-port 0|' \
-  /etc/sluice/worker.env >/etc/sluice/worker-two.env
-sed -i 's|--plan off|--plan off --min-workers 2|' /etc/sluice/coordinator.env
+sed -i 's|/models/MODEL|/models/llama-kjv|' /etc/sluice/coordinator.toml
+printf 'plan = "off"\npolicy = "w=0/40/60"\n' >>/etc/sluice/coordinator.toml
+printf 'no-profile = true\nthreads = 1\nhost-memory = "256MiB"\ndisk-space = "64MiB"\n' >>/etc/sluice/worker.toml
+(sed 's|/sluice/worker"|/sluice/worker-two"|' /etc/sluice/worker.toml; printf 'port = 0\nmetrics-port = 0\n') \
+  >/etc/sluice/worker-two.toml
+printf 'min-workers = 2\n' >>/etc/sluice/coordinator.toml
+for name in coordinator worker; do runuser -u sluice -- sluice-$name --config /etc/sluice/$name.toml --check-config; done
 systemctl start sluice-coordinator sluice-worker sluice-worker@two
 sluice submit -i /in.jsonl --wait -o /out.jsonl
 sluice cluster
+# A reload takes the log's level from the file, and ends nothing.
+printf 'log-level = "debug"\n' | tee -a /etc/sluice/coordinator.toml >>/etc/sluice/worker.toml
+systemctl reload sluice-coordinator sluice-worker
+for i in $(seq 60); do
+  [ "$(journalctl -u sluice-coordinator -u sluice-worker | grep -c 'is read again')" = 2 ] && break
+  sleep 0.5
+  [ $i != 60 ]
+done
 for unit in sluice-coordinator sluice-worker sluice-worker@two; do
   systemctl show -p User -p NRestarts -p ActiveState $unit
   pid=$(systemctl show -p MainPID --value $unit)
@@ -48,8 +57,8 @@ journalctl -u sluice-worker | grep -i -E 'seccomp|not permitted|SIGSYS' && exit 
 # Removed, it leaves its configuration; purged, the jobs.
 touch /var/cache/sluice/x
 apt-get remove -y sluice
-[ -e /etc/sluice/coordinator.env ] && [ -d /var/lib/sluice/worker ]
-rm /etc/sluice/worker-two.env
+[ -e /etc/sluice/coordinator.toml ] && [ -d /var/lib/sluice/worker ]
+rm /etc/sluice/worker-two.toml
 apt-get purge -y sluice
 [ ! -e /etc/sluice ] && [ ! -e /var/cache/sluice ] && [ ! -e /var/lib/sluice/worker ]
 [ -e /var/lib/sluice/coordinator/sluice.db ] && [ -d /var/lib/sluice/models ]

@@ -14,29 +14,12 @@ from harness import (BIN, MODELS, Cluster, answers, mixed_requests, run_tests, s
 MODEL = os.path.join(MODELS, "llama-kjv")
 
 
-def make_authority(directory, name):
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-keyout", f"{directory}/{name}.key",
-         "-out", f"{directory}/{name}.pem"], check=True, capture_output=True)
-    return f"{directory}/{name}"
-
-
-def issue(authority, path):
-    """Writes a certificate for loopback to path.pem and its key to path.key."""
-    subprocess.run(
-        ["openssl", "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
-         "-subj", "/CN=sluice", "-keyout", f"{path}.key.new", "-out", f"{path}.csr"],
-        check=True, capture_output=True)
-    with open(f"{path}.ext", "w") as f:
-        f.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    subprocess.run(
-        ["openssl", "x509", "-req", "-in", f"{path}.csr", "-CA", f"{authority}.pem",
-         "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "1",
-         "-extfile", f"{path}.ext", "-out", f"{path}.pem.new"],
-        check=True, capture_output=True)
-    os.rename(f"{path}.key.new", f"{path}.key")
-    os.rename(f"{path}.pem.new", f"{path}.pem")
+def make_certificates(directory, *names):
+    """Makes an authority, and certificates of machines, as an operator does; returns the paths, without .pem and .key."""
+    folder = os.path.join(directory, "tls")
+    subprocess.run([os.path.join(os.path.dirname(harness.TESTS), "deploy", "tls", "make.sh"), folder, *names], check=True,
+                   capture_output=True)
+    return [os.path.join(folder, name) for name in ("ca", *names)]
 
 
 def make_token(tokens, name, *flags):
@@ -65,9 +48,7 @@ def get(url, context=None, token=None):
 
 
 def test_a_whole_cluster_speaks_mutual_tls_and_asks_for_tokens(directory):
-    authority = make_authority(directory, "authority")
-    machine = os.path.join(directory, "machine")
-    issue(authority, machine)
+    authority, machine = make_certificates(directory, "machine")
     secret = os.path.join(directory, "cluster-token")
     with open(secret, "w") as f:
         f.write("0123456789abcdef0123456789abcdef\n")
@@ -122,6 +103,36 @@ def test_a_whole_cluster_speaks_mutual_tls_and_asks_for_tokens(directory):
                and e["outcome"] == "allowed" for e in entries), entries
     assert any("revoked" in e["outcome"] for e in entries), entries
     assert not any(user in json.dumps(e) for e in entries)
+
+
+def test_new_certificates_and_tokens_under_a_running_job(directory):
+    authority, machine = make_certificates(directory, "machine")
+    secret, tokens = os.path.join(directory, "cluster-token"), os.path.join(directory, "tokens.json")
+    with open(secret, "w") as f:
+        f.write("0123456789abcdef0123456789abcdef\n")
+    first = make_token(tokens, "first", "--tenant", "lab")
+    path = os.path.join(directory, "in.jsonl")
+    write_lines(path, mixed_requests(400))
+    trust = [*tls_flags(authority, machine), "--cluster-token-file", secret]
+    with Cluster(MODEL, workers=2, worker_flags=trust,
+                 coordinator_flags=[*trust, "--plan", "off", "--gbs", "2", "--tokens", tokens]) as cluster:
+        call = lambda token, *args: with_token(token, lambda: cluster.sluice(*tls_flags(authority, machine), *args))
+        job = json.loads(call(first, "submit", "-i", path, "--json").stdout)["id"]
+        state = lambda token: json.loads(call(token, "status", job, "--json").stdout)
+        wait_for(lambda: state(first)["request_counts"]["completed"] > 0, "the first answer")
+        with open(f"{machine}.pem") as f:
+            old = f.read()
+        make_certificates(directory, "machine")
+        with open(f"{machine}.pem") as f:
+            assert f.read() != old
+        second = make_token(tokens, "second", "--tenant", "lab")
+        sluice("token", "revoke", "--file", tokens, "--name", "first")
+        # Whoever connects is shown the new certificate, soon.
+        port = int(cluster.metrics_url.split(":")[2].split("/")[0])
+        was = ssl.PEM_cert_to_DER_cert(old)
+        wait_for(lambda: ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(("127.0.0.1", port))) != was, "the new certificate")
+        end = wait_for(lambda: (s := state(second))["status"] == "completed" and s, "the job's end")
+        assert end["request_counts"]["completed"] == 400 and end["request_counts"]["failed"] == 0, end
 
 
 def test_a_worker_without_the_clusters_credential_does_not_join(directory):
@@ -188,11 +199,7 @@ def test_what_is_wrong_with_the_flags_is_said(directory):
                                capture_output=True, text=True, timeout=120)
         assert wrong.returncode == 2 and '"xml" is none of text, json' in wrong.stderr, wrong
 
-    authority = make_authority(directory, "authority")
-    machine = os.path.join(directory, "machine")
-    issue(authority, machine)
-    other = os.path.join(directory, "other")
-    issue(authority, other)
+    authority, machine, other = make_certificates(directory, "machine", "other")
     short = os.path.join(directory, "short")
     with open(short, "w") as f:
         f.write("abc\n")
