@@ -62,6 +62,8 @@ for pair in "GLIBC_ $most_glibc" "GLIBCXX_ $most_libstdcxx"; do
   }
 done
 
+SOURCE_DATE_EPOCH=$epoch "$root/deploy/sbom.py" "$build" "$version" >"$folder/share/doc/sluice/sbom.spdx.json"
+
 demo=$folder/share/sluice/demo
 mkdir -p "$demo"
 cp -r "$root/tests/models/llama-kjv" "$demo/llama-kjv"

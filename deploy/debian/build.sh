@@ -24,6 +24,7 @@ else
     cat "$work/install.log" >&2
     exit 1
   }
+  SOURCE_DATE_EPOCH=$epoch "$root/deploy/sbom.py" "$build" "$version" >"$tree/usr/share/doc/sluice/sbom.spdx.json"
 fi
 
 doc=$tree/usr/share/doc/sluice

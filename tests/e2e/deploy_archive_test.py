@@ -121,6 +121,14 @@ def test_packages_are_whole_small_and_the_same_each_time(directory):
     assert set(packages) == libraries, set(packages) ^ libraries
     for package in packages.values():
         assert os.path.getsize(os.path.join(tree, "share/doc/sluice/licences", package)) > 0, package
+    # The bill of materials has the libraries, and what was compiled in.
+    with open(os.path.join(tree, "share/doc/sluice/sbom.spdx.json")) as f:
+        bill = json.load(f)
+    names = {package["name"] for package in bill["packages"]}
+    assert {"sluice", "libcli11-dev", "libtomlplusplus-dev", *packages.values()} <= names, names
+    assert "libgtest-dev" not in names, "tests are no part of the programs"
+    linked = {link["relatedSpdxElement"] for link in bill["relationships"] if link["relationshipType"] == "DYNAMIC_LINK"}
+    assert "SPDXRef-libdnnl2" in linked and "SPDXRef-libcli11-dev" not in linked, linked
     for program in os.listdir(os.path.join(tree, "bin")):
         loaded = support.command("ldd", os.path.join(tree, "bin", program))
         for name, path in re.findall(r"(\S+) => (\S+)", loaded):
