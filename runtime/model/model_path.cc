@@ -118,6 +118,9 @@ absl::StatusOr<fs::path> FindModel(const std::string& name, ModelFiles files) {
   std::error_code error;
   // A link to nothing is no name of the Hub's either.
   if (fs::exists(fs::symlink_status(name, error))) return fs::path(name);
+  if (absl::EndsWithIgnoreCase(name, ".gguf")) {
+    return NotFound(name, ": no such file; name a GGUF file that is there");
+  }
   const std::optional<HubName> hub = ParseHubName(name);
   if (!hub) return NoHubName(name);
   const fs::path cache = HubCacheDir();

@@ -232,6 +232,10 @@ TEST_F(HubCacheTest, NoNameLeadsOutOfTheCache) {
     EXPECT_THAT(Error(name), HasSubstr("no such directory; a model directory"))
         << name;
   }
+  for (const char* name : {"none.gguf", "org/None.GGUF", "/a/b/none.gguf"}) {
+    EXPECT_THAT(Error(name), HasSubstr(": no such file; name a GGUF file"))
+        << name;
+  }
   // A ref must name a commit, no path.
   for (const char* text :
        {"../..", "..", "sub/../0123",
