@@ -71,6 +71,7 @@ absl::Status Examine(const fs::path& dir, LocalModel* model) {
   const absl::StatusOr<std::unique_ptr<SafetensorsSource>> tensors =
       opened->OpenTensors();
   const DecoderSpec& spec = opened->spec();
+  if (tensors.ok()) model->weight_bytes = (*tensors)->BytesByType(&spec);
   model->model_type = spec.model_type;
   const absl::string_view dtype = DTypeName(spec.native_dtype);
   model->dtype = std::string(dtype.data(), dtype.size());

@@ -26,9 +26,10 @@ class ContentOnce : public TensorSource {
                         int64_t row_end, float* out) const override {
     return source_.ReadRows(ref, row_begin, row_end, out);
   }
-  absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
-                         int64_t row_end, std::byte* out) const override {
-    return source_.ReadCodes(ref, row_begin, row_end, out);
+  absl::Status ReadCodes(const TensorRef& ref, const CodeFormat& format,
+                         int64_t row_begin, int64_t row_end,
+                         std::byte* out) const override {
+    return source_.ReadCodes(ref, format, row_begin, row_end, out);
   }
   absl::Status Check(const TensorRef& ref) const override {
     return source_.Check(ref);

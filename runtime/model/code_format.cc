@@ -133,7 +133,27 @@ const CodeFormat* FindCodeFormat(absl::string_view name) {
   for (const CodeFormat& format : kFormats) {
     if (format.name == name) return &format;
   }
+  for (const CodeFormat& format : ScaledFormats()) {
+    if (format.name == name) return &format;
+  }
   return nullptr;
+}
+
+size_t CodeFormat::row_bytes(int64_t k) const {
+  if (scaled == nullptr) return static_cast<size_t>(k / block) * block_bytes();
+  const size_t zero = scaled->zero_bits > 0 ? 1 : 0;
+  return static_cast<size_t>(k) * bits / 8 +
+         scaled->groups(k) * (scaled->scale_bytes() + zero) +
+         (scaled->any_order ? k : 0);
+}
+
+size_t CodeFormat::strip_bytes(int64_t k) const {
+  if (scaled == nullptr) return kStripColumns * row_bytes(k);
+  const size_t scales =
+      scaled->scale_bytes() * (scaled->shared ? 1 : kStripColumns);
+  const size_t zeros = size_t{kStripColumns} / 8 * scaled->zero_bits;
+  return static_cast<size_t>(k) * kStripColumns * bits / 8 +
+         scaled->groups(k) * (scales + zeros) + (scaled->any_order ? k : 0);
 }
 
 }  // namespace sluice

@@ -74,6 +74,8 @@ absl::StatusOr<std::unique_ptr<ModelDir>> ModelDir::Open(
       dir->OpenTensors();
   if (tensors.ok()) {
     SLUICE_ASSIGN_OR_RETURN(dir->spec_, dir->SpecOf(**tensors));
+    (*tensors)->SetCodes(&dir->spec_);
+    AddCodes(dir->spec_, &dir->config_);
   }
   return dir;
 }

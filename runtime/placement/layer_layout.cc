@@ -72,6 +72,15 @@ size_t PartOf(size_t offset, std::span<const VectorLayout* const> vectors,
   return begin;
 }
 
+// Returns columns in a format, or in none if their strips were not those of the
+// whole matrix, which share scales.
+CodedColumns Columns(ColumnRange range, const CodeFormat* format) {
+  const bool shared =
+      format != nullptr && format->scaled != nullptr && format->scaled->shared;
+  return {range.size(),
+          shared && range.begin % kStripColumns != 0 ? nullptr : format};
+}
+
 // Returns the codes that a matrix of these columns keeps; none, if it can't.
 // Where gate and up take turns in a panel, both are in one format.
 std::array<CodedColumns, 3> KeptCodes(const std::vector<CodedColumns>& slots,
@@ -81,7 +90,7 @@ std::array<CodedColumns, 3> KeptCodes(const std::vector<CodedColumns>& slots,
   for (size_t i = 0; i < slots.size(); ++i) {
     const CodedColumns& slot = slots[i];
     const bool whole = slot.columns % kStripColumns == 0;
-    if (slot.format == nullptr || k % slot.format->block != 0 ||
+    if (slot.format == nullptr || !slot.format->Fits(k) ||
         (!whole && (i + 1 < slots.size() || takes_turns))) {
       return {};
     }
@@ -212,8 +221,8 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
     if (format == WeightFormat::kFull && rules.keeps_codes) {
       std::vector<CodedColumns> slots;
       for (const WeightSlot& slot : matrix.slots) {
-        slots.push_back({shard.RowsOf(slot, spec.head_dim).size(),
-                         CodesOf(codes, slot.role)});
+        slots.push_back(Columns(shard.RowsOf(slot, spec.head_dim),
+                                CodesOf(codes, slot.role)));
       }
       kept = KeptCodes(slots, k,
                        matrix.part == LayerMatrix::kUp && spec.gated_mlp &&
@@ -236,7 +245,7 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
   const WeightFormat head_format =
       format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
   const bool coded = head_format == WeightFormat::kFull && rules.keeps_codes &&
-                     KeptCodes({{shard.vocab.size(), spec.head_codes}},
+                     KeptCodes({Columns(shard.vocab, spec.head_codes)},
                                spec.embed_dim, false)[0]
                              .format != nullptr;
   const auto matrix = [&](int64_t columns, Builder& builder) {
@@ -290,7 +299,7 @@ EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,
   layout.row_bytes = element * spec.embed_dim;
   if (rules.keeps_codes && spec.embedding_codes != nullptr &&
       spec.embed_dim == spec.hidden_size &&
-      spec.embed_dim % spec.embedding_codes->block == 0) {
+      spec.embedding_codes->Fits(spec.embed_dim)) {
     layout.codes = spec.embedding_codes;
     layout.row_bytes = layout.codes->row_bytes(spec.embed_dim);
   }

@@ -58,8 +58,7 @@ MatrixLayout PanelRules::LayoutCoded(int32_t k,
   w.panel_width = kPanelColumns;
   for (CodedColumns& some : codes) {
     if (some.format == nullptr) continue;
-    some.strip_bytes =
-        RoundUpTo(kStripColumns * some.format->row_bytes(k), kPanelAlignment);
+    some.strip_bytes = RoundUpTo(some.format->strip_bytes(k), kPanelAlignment);
     w.n += some.columns;
   }
   w.codes = codes;

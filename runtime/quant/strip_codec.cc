@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/status_macros.h"
+#include "runtime/quant/scaled_strip.h"
 
 namespace sluice {
 namespace {
@@ -59,6 +60,9 @@ bool IsFinite(const CodeFormat& format, const uint16_t* halves,
 
 absl::Status EncodeStrip(const CodeFormat& format, const std::byte* rows,
                          int32_t count, int32_t k, std::byte* out) {
+  if (format.scaled != nullptr) {
+    return EncodeScaledStrip(format, rows, count, k, out);
+  }
   const size_t row_bytes = format.row_bytes(k);
   uint8_t codes[kStripColumns][kMaxCodeBlock] = {};
   uint16_t halves[kStripColumns][kMaxCodeHalves] = {};

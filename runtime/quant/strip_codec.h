@@ -12,7 +12,8 @@
 // and decodes them to a GEMM's panel. The unit is a strip: 16 output columns of
 // the panel, rows of the matrix, by all k inputs, in one format; a panel may
 // have strips of several. A strip takes the checkpoint's bytes for its rows, no
-// more. Its bytes, little-endian, block by block of inputs:
+// more. Its bytes of a format of GGUF, little-endian, block by block of inputs
+// (those of ScaledCodes are in scaled_strip.h):
 //
 //   parameters   [halves][16] numbers of 16 bits, then [bytes][16]
 //   codes        for each 8 inputs [16] codes of each column: the lower bits (4
@@ -24,7 +25,7 @@ namespace sluice {
 
 // Returns the bytes of a strip of k inputs, a multiple of format.block.
 inline size_t StripBytes(const CodeFormat& format, int32_t k) {
-  return kStripColumns * format.row_bytes(k);
+  return format.strip_bytes(k);
 }
 
 // Makes a strip of `count` rows (1 to 16) of the checkpoint, one after the

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "common/float16.h"
+#include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -303,6 +304,8 @@ HWY_INLINE void DecodeFormat(const CodeFormat& format, const uint8_t* strip,
       return decode(Traits<4, 32, 32, Numbers::kIq4>(), &ScaleOnly<0>);
     case CodeKind::kMxFp4:
       return decode(Traits<4, 32, 32, Numbers::kE2M1>(), &PowerOfTwo);
+    case CodeKind::kScaled:
+      break;
   }
 }
 
@@ -336,6 +339,10 @@ HWY_EXPORT(DecodeStripImpl);
 void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
                  DType dtype, const PanelOrder& order, int32_t column,
                  int32_t count, void* out) {
+  if (format.scaled != nullptr) {
+    return DecodeScaledStrip(format, strip, k, dtype, order, column, count,
+                             out);
+  }
   HWY_DYNAMIC_DISPATCH(DecodeStripImpl)
   (format, strip, k, dtype, order, column, count, out);
 }

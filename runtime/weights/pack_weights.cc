@@ -254,17 +254,18 @@ absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
   auto* const rows = reinterpret_cast<std::byte*>(staging);
   int32_t column = layout.panel_begin(panel);
   for (const RowRun& run : runs) {
+    const CodeFormat& format = *layout.CodesAt(column).format;
     SLUICE_RETURN_IF_ERROR(
-        source_.ReadCodes(*run.ref, run.begin, run.end, rows));
+        source_.ReadCodes(*run.ref, format, run.begin, run.end, rows));
     for (int64_t row = run.begin; row < run.end; row += kStripColumns) {
       const auto count =
           static_cast<int32_t>(std::min<int64_t>(kStripColumns, run.end - row));
       const CodedColumns& some = layout.CodesAt(column);
-      const size_t row_bytes = some.format->row_bytes(layout.k);
-      SLUICE_RETURN_IF_ERROR(Annotate(
-          EncodeStrip(*some.format, rows + (row - run.begin) * row_bytes, count,
-                      layout.k, out),
-          run.ref->name));
+      const size_t row_bytes = format.row_bytes(layout.k);
+      SLUICE_RETURN_IF_ERROR(
+          Annotate(EncodeStrip(format, rows + (row - run.begin) * row_bytes,
+                               count, layout.k, out),
+                   run.ref->name));
       out += some.strip_bytes;
       column += count;
     }
@@ -315,9 +316,9 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
           whole ? to_.At(at) : cut_chunks + thread * chunk_bytes;
       float* const values = direct ? reinterpret_cast<float*>(out)
                                    : staging.as<float>() + thread * floats;
-      absl::Status status = codes == nullptr
-                                ? source_.ReadRows(ref, begin, end, values)
-                                : source_.ReadCodes(ref, begin, end, out);
+      absl::Status status =
+          codes == nullptr ? source_.ReadRows(ref, begin, end, values)
+                           : source_.ReadCodes(ref, *codes, begin, end, out);
       if (!status.ok()) return error.Set(std::move(status));
       if (!direct && codes == nullptr) {
         ConvertFloats(values, (end - begin) * cols, dtype, out);

@@ -1,9 +1,11 @@
 #include "tests/parity/coded_source.h"
 
+#include <bit>
 #include <cstring>
 #include <random>
 #include <vector>
 
+#include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
 #include "runtime/quant/strip_codec.h"
@@ -38,9 +40,55 @@ Scale ScaleOf(const CodeFormat& format) {
     case CodeKind::kQ6_K:
       return {{208}, 0x0123};  // subnormal
     case CodeKind::kMxFp4:
+    case CodeKind::kScaled:
       break;
   }
   return {};
+}
+
+// Makes a row of random codes. Scales are about the largest that give weights
+// below 0.1, and zero points near the middle.
+void MakeScaledRow(const CodeFormat& format, const TensorRef& ref, int64_t row,
+                   std::byte* out) {
+  const ScaledCodes& scaled = *format.scaled;
+  const int64_t k = ref.shape[1];
+  const auto seeded = [&](int64_t of) {
+    std::seed_seq seed{std::hash<std::string>()(ref.name), size_t(of)};
+    return std::minstd_rand(seed);
+  };
+  std::minstd_rand random = seeded(row);
+  for (int64_t i = 0; i < k * format.bits / 8; ++i) {
+    auto code = static_cast<uint8_t>(random() >> 8);
+    // No NaN among floats.
+    if (scaled.code == ScaledCodes::Code::kE4M3) code &= 0xf7;
+    *out++ = std::byte(code);
+  }
+  std::minstd_rand of_scales =
+      scaled.shared ? seeded(1000000 + row / kStripColumns) : random;
+  const float most = scaled.code == ScaledCodes::Code::kE4M3   ? 240
+                     : scaled.code == ScaledCodes::Code::kInt8 ? 128
+                                                               : 8;
+  for (int32_t group = 0; group < scaled.groups(k); ++group) {
+    const float scale =
+        0.1f / most * (1 - static_cast<float>(of_scales() % 256) / 1024);
+    const uint16_t half =
+        scaled.scale == DType::kFloat16
+            ? FloatToFloat16(scale)
+            : static_cast<uint16_t>(std::bit_cast<uint32_t>(scale) >> 16);
+    std::memcpy(
+        out,
+        scaled.scale_bytes() == 4 ? static_cast<const void*>(&scale) : &half,
+        scaled.scale_bytes());
+    out += scaled.scale_bytes();
+  }
+  for (int32_t group = 0; scaled.zero_bits > 0 && group < scaled.groups(k);
+       ++group) {
+    *out++ = static_cast<std::byte>(static_cast<int>(random() % 3) - 1);
+  }
+  std::minstd_rand of_order = seeded(-1);
+  for (int64_t i = 0; scaled.any_order && i < k; ++i) {
+    *out++ = static_cast<std::byte>(of_order() % scaled.groups(k));
+  }
 }
 
 }  // namespace
@@ -60,13 +108,20 @@ CodedSource::CodedSource(const DecoderSpec& spec, uint64_t seed)
   }
 }
 
-absl::Status CodedSource::ReadCodes(const TensorRef& ref, int64_t row_begin,
+absl::Status CodedSource::ReadCodes(const TensorRef& ref,
+                                    const CodeFormat& format, int64_t row_begin,
                                     int64_t row_end, std::byte* out) const {
   const auto found = formats_.find(ref.name);
-  if (found == formats_.end() || found->second == nullptr) {
-    return Internal("no codes of ", ref.name);
+  if (found == formats_.end() || found->second != &format) {
+    return Internal("no codes of ", format.name, " of ", ref.name);
   }
-  const CodeFormat& format = *found->second;
+  if (format.scaled != nullptr) {
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      MakeScaledRow(format, ref, row, out);
+      out += format.row_bytes(ref.shape[1]);
+    }
+    return absl::OkStatus();
+  }
   const Scale scale = ScaleOf(format);
   for (int64_t row = row_begin; row < row_end; ++row) {
     std::seed_seq seed{std::hash<std::string>()(ref.name), size_t(row)};
@@ -98,7 +153,7 @@ absl::Status CodedSource::ReadRows(const TensorRef& ref, int64_t row_begin,
   std::vector<std::byte> strip(StripBytes(format, k));
   const PanelOrder order = {1, 1, k};
   for (int64_t i = row_begin; i < row_end; ++i, out += k) {
-    SLUICE_RETURN_IF_ERROR(ReadCodes(ref, i, i + 1, row.data()));
+    SLUICE_RETURN_IF_ERROR(ReadCodes(ref, format, i, i + 1, row.data()));
     SLUICE_RETURN_IF_ERROR(EncodeStrip(format, row.data(), 1, k, strip.data()));
     DecodeStrip(format, strip.data(), k, DType::kFloat32, order, 0, 1, out);
   }

@@ -20,8 +20,9 @@ class CodedSource : public RandomSource {
   CodedSource(const DecoderSpec& spec, uint64_t seed);
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                         int64_t row_end, float* out) const override;
-  absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
-                         int64_t row_end, std::byte* out) const override;
+  absl::Status ReadCodes(const TensorRef& ref, const CodeFormat& format,
+                         int64_t row_begin, int64_t row_end,
+                         std::byte* out) const override;
 
  private:
   std::map<std::string, const CodeFormat*> formats_;  // by tensor

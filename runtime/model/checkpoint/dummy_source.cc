@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "absl/strings/match.h"
+#include "runtime/model/checkpoint/quantization/quantized_weight.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/model/checkpoint/dummy_source.cc"
@@ -104,6 +106,36 @@ absl::Status DummySource::ReadRows(const TensorRef& ref, int64_t row_begin,
       out[col] = static_cast<float>(static_cast<int32_t>(bits)) * scale;
     }
     out += cols;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DummySource::ReadCodes(const TensorRef& ref,
+                                    const CodeFormat& format, int64_t row_begin,
+                                    int64_t row_end, std::byte* out) const {
+  const int64_t k = ref.shape[1];
+  const size_t row_bytes = format.row_bytes(k);
+  std::fill_n(out, (row_end - row_begin) * row_bytes, std::byte{});
+  if (format.scaled == nullptr) return absl::OkStatus();
+  const ScaledCodes& scaled = *format.scaled;
+  const bool floats = scaled.code == ScaledCodes::Code::kE4M3;
+  // The standard deviation of random codes, or about that.
+  const float deviation = floats ? 100.0f : format.bits == 4 ? 4.6f : 73.9f;
+  const std::vector<float> scales(
+      scaled.groups(k), 1.0f / (deviation * std::sqrt(static_cast<float>(k))));
+  for (int64_t row = row_begin; row < row_end; ++row, out += row_bytes) {
+    const uint32_t base =
+        Mix(Seed(ref.name) + static_cast<uint32_t>(row) * 0x9e3779b9u);
+    std::byte* next = out;
+    for (int64_t i = 0; i < k * format.bits / 8; ++i) {
+      const uint32_t code = Mix(base ^ static_cast<uint32_t>(i)) >> 24;
+      *next++ = static_cast<std::byte>(floats ? code & 0xf7 : code);  // no NaN
+    }
+    next = WriteScales(scales, scaled.stored(), next);
+    if (scaled.zero_bits > 0) next += scaled.groups(k);
+    for (int64_t i = 0; scaled.any_order && i < k; ++i) {
+      next[i] = static_cast<std::byte>(i / scaled.group);
+    }
   }
   return absl::OkStatus();
 }

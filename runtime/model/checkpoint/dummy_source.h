@@ -13,6 +13,10 @@ class DummySource final : public TensorSource {
  public:
   absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                         int64_t row_end, float* out) const override;
+  // Random codes; those of GGUF's formats have scales of 0.
+  absl::Status ReadCodes(const TensorRef& ref, const CodeFormat& format,
+                         int64_t row_begin, int64_t row_end,
+                         std::byte* out) const override;
   absl::Status Check(const TensorRef& ref) const override;
   absl::StatusOr<std::string> ContentId(const std::string& cache_file,
                                         Progress progress) const override;

@@ -144,20 +144,6 @@ bool IsFloat(absl::string_view dtype) {
   return dtype == "F32" || dtype == "BF16" || dtype == "F16";
 }
 
-// Calls take(row, stored, count) for runs of a weight's rows [begin, end) of
-// which the tensor has `count` one after the other, from row `stored` on.
-absl::Status ForRuns(
-    const TensorRef& ref, int64_t begin, int64_t end,
-    absl::FunctionRef<absl::Status(int64_t, int64_t, int64_t)> take) {
-  for (int64_t row = begin; row < end;) {
-    const int64_t first = ref.StoredRow(row);
-    const int64_t from = row++;
-    while (row < end && ref.StoredRow(row) == first + (row - from)) ++row;
-    SLUICE_RETURN_IF_ERROR(take(from, first, row - from));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 SafetensorsSource::SafetensorsSource(QuantizationConfig quantization)

@@ -100,13 +100,16 @@ class SafetensorsSource final : public TensorSource {
   // Reads a tensor of at most 1 MiB of numbers, by its name in the file.
   // kNotFound if there is none, kInvalidArgument if its type is not read.
   absl::StatusOr<std::vector<float>> ReadSmall(const std::string& name) const;
-  // Sets the formats of the weights that may stay coded as a GGUF file has
-  // them; does nothing to others.
+  // Sets the formats of the weights that may stay coded as the files have them,
+  // and null for others.
   void SetCodes(DecoderSpec* spec) const;
-  absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
-                         int64_t row_end, std::byte* out) const override;
-  // The bytes of tensors by their type ("BF16", "Q4_K").
-  std::map<std::string, uint64_t> BytesByType() const;
+  absl::Status ReadCodes(const TensorRef& ref, const CodeFormat& format,
+                         int64_t row_begin, int64_t row_end,
+                         std::byte* out) const override;
+  // The bytes of tensors by their type ("BF16", "Q4_K"). With a spec, those of
+  // all that a weight is made of that has a format there, by the format's name.
+  std::map<std::string, uint64_t> BytesByType(
+      const DecoderSpec* spec = nullptr) const;
   struct FileInfo {
     std::string name;
     std::string path;
@@ -203,8 +206,15 @@ class SafetensorsSource final : public TensorSource {
   // Finds what AsStored() returned. Returns no location for a bias that is 0.
   absl::StatusOr<Location> Find(const TensorRef& ref) const;
   // Returns the format of a matrix's rows if they can stay as they are, or
-  // null.
+  // null; that of GGUF files, and of quantized weights.
   const CodeFormat* KeptCodes(const TensorRef& ref) const;
+  const CodeFormat* GgufCodes(const TensorRef& ref) const;
+  const CodeFormat* QuantizedCodes(const TensorRef& ref) const;
+  // Calls take(row, stored, count) for runs of a weight's rows [begin, end) of
+  // which the tensor has `count` one after the other, from row `stored` on.
+  static absl::Status ForRuns(
+      const TensorRef& ref, int64_t begin, int64_t end,
+      absl::FunctionRef<absl::Status(int64_t, int64_t, int64_t)> take);
   // Reads elements [first, first + count) of a tensor as it is stored.
   absl::Status ReadElements(const Location& at, uint64_t first, uint64_t count,
                             float* out) const;

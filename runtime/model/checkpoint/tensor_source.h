@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
+#include "runtime/model/code_format.h"
 
 namespace sluice {
 
@@ -25,12 +26,13 @@ class TensorSource {
   virtual absl::Status ReadRows(const TensorRef& ref, int64_t row_begin,
                                 int64_t row_end, float* out) const = 0;
 
-  // Reads the same rows of a matrix as the checkpoint has them coded, in the
-  // format that DecoderSpec names for it, one row after the other. The errors
-  // of ReadRows, and kInternal of a tensor for which none is named.
-  virtual absl::Status ReadCodes(const TensorRef& ref, int64_t row_begin,
-                                 int64_t row_end, std::byte* out) const {
-    return Internal("tensor ", ref.name, " has no codes that can be kept");
+  // Reads the same rows of a matrix as the checkpoint has them coded, one row
+  // after the other. `format` is what DecoderSpec names for it. The errors of
+  // ReadRows, and kInternal of a tensor that has no codes of this format.
+  virtual absl::Status ReadCodes(const TensorRef& ref, const CodeFormat& format,
+                                 int64_t row_begin, int64_t row_end,
+                                 std::byte* out) const {
+    return Internal("tensor ", ref.name, " has no codes of ", format.name);
   }
 
   // Checks presence, shape and dtype without reading data; the same errors.

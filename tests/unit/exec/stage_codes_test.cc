@@ -42,6 +42,26 @@ DecoderSpec CodedSpec() {
   return spec;
 }
 
+// The same of codes of safetensors files: FP8 with blocks and rows, integers
+// with and without zero points, in groups in order and in any order.
+DecoderSpec ScaledSpec() {
+  DecoderSpec spec = LlamaSpec(4, 256, 8, 2, 512, 301);
+  const CodeFormat* const fp8 = Format("E4M3_F32_B128");
+  const CodeFormat* const rows = Format("E4M3_BF16");
+  const CodeFormat* const gptq = Format("INT4_F16_G128_Z4");
+  const CodeFormat* const any = Format("INT4_F16_G64_Z4_ANY");
+  const CodeFormat* const packed = Format("INT4_BF16_G32");
+  const CodeFormat* const int8 = Format("INT8_BF16");
+  spec.layers.resize(4);
+  spec.layers[0].codes = {fp8, fp8, fp8, fp8, fp8, fp8, fp8};
+  spec.layers[1].codes = {
+      gptq, any, packed, rows, int8, int8, Format("INT8_F16_G32_Z8")};
+  spec.layers[2].codes = {any, any, any, any, any, any, any};
+  spec.layers[3].codes = {rows, fp8, nullptr, packed, gptq, gptq, gptq};
+  spec.head_codes = Format("INT4_BF16_G64_Z8");
+  return spec;
+}
+
 DecoderSpec InNumbers(DecoderSpec spec) {
   for (LayerSpec& layer : spec.layers) layer.codes = {};
   spec.head_codes = spec.embedding_codes = nullptr;
@@ -55,8 +75,10 @@ struct Case {
   uint64_t device_bytes = 0;
 };
 
-TEST(StageCodes, SameBitsAsNumbers) {
-  const DecoderSpec coded = CodedSpec();
+class StageCodesTest : public ::testing::TestWithParam<DecoderSpec (*)()> {};
+
+TEST_P(StageCodesTest, SameBitsAsNumbers) {
+  const DecoderSpec coded = GetParam()();
   const CodedSource source(coded, 3);
   const DecoderSpec plain = InNumbers(coded);
   TempDir dir = TempDir::OnDisk();
@@ -101,27 +123,37 @@ TEST(StageCodes, SameBitsAsNumbers) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Formats, StageCodesTest,
+                         ::testing::Values(&CodedSpec, &ScaledSpec));
+
 // What is in memory is what the checkpoint has, and little more.
 TEST(StageCodes, TakeTheBytesOfTheCheckpoint) {
-  DecoderSpec spec = LlamaSpec(2, 2048, 16, 4, 4096, 512);
-  spec.layers.resize(2);
-  const CodeFormat* const q4 = Format("Q4_K");
-  for (LayerSpec& layer : spec.layers) {
-    layer.codes = {q4, q4, q4, q4, q4, q4, q4};
+  const struct {
+    const char* format;
+    double bits;
+  } cases[] = {{"Q4_K", 4.5}, {"E4M3_F32_B128", 8}, {"INT4_F16_G128_Z4", 4.15}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.format);
+    DecoderSpec spec = LlamaSpec(2, 1024, 8, 2, 2048, 512);
+    spec.layers.resize(2);
+    const CodeFormat* const format = Format(c.format);
+    for (LayerSpec& layer : spec.layers) {
+      layer.codes = {format, format, format, format, format, format, format};
+    }
+    const CodedSource source(spec, 3);
+    Outcome run;
+    Policy policy = With("");
+    policy.dtype = DType::kBFloat16;
+    RunPlacement(spec, {.policy = policy, .source = &source}, &run);
+    ASSERT_FALSE(HasFatalFailure());
+    const RealisedPlacement& p = run.placement;
+    const double head = 2.0 * 512 * 1024;
+    const double elements =
+        2.0 * (1024.0 * (1024 + 2 * 256) + 1024.0 * 1024 + 3 * 1024.0 * 2048);
+    const auto bytes = static_cast<double>(p.weight_bytes - p.embedding_bytes);
+    EXPECT_LT(bytes - head, 1.02 * elements * c.bits / 8);
+    EXPECT_GT(bytes - head, elements * c.bits / 8);
   }
-  const CodedSource source(spec, 3);
-  Outcome run;
-  Policy policy = With("");
-  policy.dtype = DType::kBFloat16;
-  RunPlacement(spec, {.policy = policy, .source = &source}, &run);
-  ASSERT_FALSE(HasFatalFailure());
-  const RealisedPlacement& p = run.placement;
-  const double head = 2.0 * 512 * 2048;
-  const double elements =
-      2.0 * (2048.0 * (2048 + 2 * 512) + 2048.0 * 2048 + 3 * 2048.0 * 4096);
-  const auto bytes = static_cast<double>(p.weight_bytes - p.embedding_bytes);
-  EXPECT_LT(bytes - head, 1.02 * elements * 144 / 256);
-  EXPECT_GT(bytes - head, elements * 144 / 256);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/model/code_format.h"
+#include "runtime/quant/strip_codec.h"
 #include "tests/unit/kernels/targets.h"
 
 namespace sluice {
@@ -70,6 +72,24 @@ TEST(DummySourceTest, DeviationKeepsActivationsOfOrderOne) {
   }
   EXPECT_NEAR(squares / 64, 1, 0.02);  // the norm of a row
   EXPECT_NEAR(sum / static_cast<double>(x.size()), 0, 1e-3);
+}
+
+// Codes are made up, too, of every format.
+TEST(DummySourceTest, CodesArePackedLikeACheckpoints) {
+  for (const CodeFormat& format : ScaledFormats()) {
+    const TensorRef ref = Matrix("a", 20, 256);
+    std::vector<std::byte> rows(20 * format.row_bytes(256));
+    ASSERT_TRUE(DummySource().ReadCodes(ref, format, 0, 20, rows.data()).ok());
+    std::vector<std::byte> strip(StripBytes(format, 256));
+    EXPECT_TRUE(EncodeStrip(format, rows.data(), 16, 256, strip.data()).ok())
+        << format.name;
+    std::vector<float> numbers(16 * 256);
+    DecodeStrip(format, strip.data(), 256, DType::kFloat32, {16, 1, 256}, 0, 16,
+                numbers.data());
+    double squares = 0;
+    for (const float x : numbers) squares += x * x;
+    EXPECT_NEAR(std::sqrt(squares / 16 / 256), 1.0 / 16, 0.03) << format.name;
+  }
 }
 
 }  // namespace

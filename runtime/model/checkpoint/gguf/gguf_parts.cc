@@ -207,12 +207,4 @@ absl::StatusOr<std::vector<float>> SafetensorsSource::ReadSmall(
   return values;
 }
 
-std::map<std::string, uint64_t> SafetensorsSource::BytesByType() const {
-  std::map<std::string, uint64_t> bytes;
-  for (const auto& [name, at] : tensors_) {
-    bytes[at.entry->dtype] += at.entry->end - at.entry->begin;
-  }
-  return bytes;
-}
-
 }  // namespace sluice

@@ -34,16 +34,15 @@ class AwqWeight final : public IntegerWeight {
   struct Names {
     std::string qweight, qzeros, scales;
   };
-  AwqWeight(const WeightPlace& place, int64_t groups, Names names,
+  AwqWeight(const WeightPlace& place, int64_t group, Names names,
             DType rounding)
-      : IntegerWeight(place.rows, place.columns, kBits),
+      : IntegerWeight(place, {kBits, group, kBits, rounding}),
         names_(std::move(names)) {
     parts_ = {names_.qweight, names_.qzeros, names_.scales};
-    groups_ = groups;
-    rounding_ = rounding;
   }
 
-  absl::Status Load(const StoredTensors& tensors) override {
+ protected:
+  absl::Status LoadParts(const StoredTensors& tensors) override {
     SLUICE_ASSIGN_OR_RETURN(words_,
                             ReadIntegers<uint32_t>(tensors, names_.qweight));
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> scales,
@@ -61,9 +60,8 @@ class AwqWeight final : public IntegerWeight {
     return absl::OkStatus();
   }
 
- protected:
-  absl::Status ReadCodes(const StoredTensors&, int64_t begin, int64_t end,
-                         uint8_t* codes) const override {
+  absl::Status Unpack(const StoredTensors&, int64_t begin, int64_t end,
+                      uint8_t* codes) const override {
     const uint32_t* words = words_.data();
     for (int64_t column = 0; column < columns_; ++column) {
       for (int64_t row = begin; row < end; ++row) {
@@ -113,7 +111,7 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenAwqWeight(
       const SafetensorsEntry* scales,
       CheckPart(tensors, place, names.scales, {"F16", "BF16", "F32"},
                 {{groups, place.rows}}));
-  return std::make_unique<AwqWeight>(place, groups, std::move(names),
+  return std::make_unique<AwqWeight>(place, size, std::move(names),
                                      RoundingOf(scales->dtype));
 }
 

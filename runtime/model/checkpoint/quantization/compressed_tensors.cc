@@ -60,23 +60,25 @@ class CompressedIntegers final : public IntegerWeight {
  public:
   CompressedIntegers(const WeightPlace& place, const QuantizedFormat& format,
                      const StoredTensors& tensors, bool packed, DType rounding)
-      : IntegerWeight(place.rows, place.columns, format.bits),
+      : IntegerWeight(place, {format.bits, BlockOf(format, place).columns,
+                              ZeroBits(format, tensors, place), rounding}),
         names_(place.module),
         packed_(packed),
         symmetric_(format.symmetric),
         block_(BlockOf(format, place)),
         row_bytes_(packed ? CeilDiv(place.columns * format.bits, 32) * 4
                           : place.columns) {
-    rounding_ = rounding;
     parts_ = {codes_name(), names_.scale};
     if (!symmetric_) parts_.push_back(names_.zeros);
     for (const std::string& name : {names_.shape, names_.g_idx}) {
       if (packed && tensors.Find(name)) parts_.push_back(name);
     }
+    if (packed && tensors.Find(names_.g_idx)) order_name_ = names_.g_idx;
+    order_may_be_unset_ = true;
   }
 
-  absl::Status Load(const StoredTensors& tensors) override {
-    groups_ = CeilDiv(columns_, block_.columns);
+ protected:
+  absl::Status LoadParts(const StoredTensors& tensors) override {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> scales,
                             ReadNumbers(tensors, names_.scale));
     scales_.resize(rows_ * groups_);
@@ -86,21 +88,13 @@ class CompressedIntegers final : public IntegerWeight {
     }
     zeros_.assign(rows_ * groups_, middle());
     if (!symmetric_) SLUICE_RETURN_IF_ERROR(LoadZeros(tensors));
-    if (columns_ % block_.columns != 0) {
-      for (int64_t i = 0; i < columns_; ++i) {
-        group_of_.push_back(static_cast<int32_t>(i / block_.columns));
-      }
-    }
-    for (const std::string& part : parts_) {
-      if (part == names_.shape) SLUICE_RETURN_IF_ERROR(CheckShape(tensors));
-      if (part == names_.g_idx) SLUICE_RETURN_IF_ERROR(LoadOrder(tensors));
-    }
-    return absl::OkStatus();
+    const bool has_shape =
+        std::find(parts_.begin(), parts_.end(), names_.shape) != parts_.end();
+    return has_shape ? CheckShape(tensors) : absl::OkStatus();
   }
 
- protected:
-  absl::Status ReadCodes(const StoredTensors& tensors, int64_t begin,
-                         int64_t end, uint8_t* codes) const override {
+  absl::Status Unpack(const StoredTensors& tensors, int64_t begin, int64_t end,
+                      uint8_t* codes) const override {
     std::string bytes((end - begin) * row_bytes_, '\0');
     SLUICE_RETURN_IF_ERROR(tensors.Read(codes_name(), begin * row_bytes_,
                                         end * row_bytes_, bytes.data()));
@@ -121,8 +115,12 @@ class CompressedIntegers final : public IntegerWeight {
   const std::string& codes_name() const {
     return packed_ ? names_.packed : names_.weight;
   }
-  // What is added to signed codes and zero points.
-  int32_t middle() const { return 1 << (bits_ - 1); }
+  static int ZeroBits(const QuantizedFormat& format,
+                      const StoredTensors& tensors, const WeightPlace& place) {
+    if (format.symmetric) return 0;
+    const std::string name = CompressedNames(place.module).zeros;
+    return tensors.Find(name)->entry->dtype == "I8" ? 8 : format.bits;
+  }
 
   absl::Status LoadZeros(const StoredTensors& tensors) {
     const SafetensorsEntry& entry = *tensors.Find(names_.zeros)->entry;
@@ -168,24 +166,6 @@ class CompressedIntegers final : public IntegerWeight {
     return InvalidArgument(place->path, ": ", names_.shape, " says ",
                            ShapeText(shape), ", but config.json asks for ",
                            ShapeText({rows_, columns_}));
-  }
-
-  absl::Status LoadOrder(const StoredTensors& tensors) {
-    SLUICE_ASSIGN_OR_RETURN(std::vector<int32_t> order,
-                            ReadIntegers<int32_t>(tensors, names_.g_idx));
-    // The packer's mark of an order that was never set.
-    if (std::find(order.begin(), order.end(), -1) != order.end()) {
-      return absl::OkStatus();
-    }
-    for (int64_t i = 0; i < columns_; ++i) {
-      if (order[i] < 0 || order[i] >= groups_) {
-        return InvalidArgument(tensors.Find(names_.g_idx)->path, ": ",
-                               names_.g_idx, " has group ", order[i], " at ", i,
-                               ", but there are ", groups_, " groups");
-      }
-    }
-    group_of_ = std::move(order);
-    return absl::OkStatus();
   }
 
   const CompressedNames names_;

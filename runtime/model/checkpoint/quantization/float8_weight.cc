@@ -67,8 +67,45 @@ Float8Weight::Float8Weight(const WeightPlace& place,
   parts_ = {name_, scale_name_};
 }
 
+absl::StatusOr<const CodeFormat*> Float8Weight::FindFormat(
+    const StoredTensors&) const {
+  ScaledCodes scaled = {.code = ScaledCodes::Code::kE4M3,
+                        .group = 0,
+                        .scale = rounding_,
+                        .zero_bits = 0,
+                        .shared = false,
+                        .any_order = false};
+  if (block_.columns < columns_) {
+    scaled.group = static_cast<int32_t>(block_.columns);
+    scaled.shared = block_.rows > 1;
+    if (scaled.shared && block_.rows % kStripColumns != 0) return nullptr;
+  }
+  const CodeFormat* const format = FindScaledFormat(scaled);
+  return format != nullptr && format->Fits(columns_) ? format : nullptr;
+}
+
 absl::Status Float8Weight::Load(const StoredTensors& tensors) {
   SLUICE_ASSIGN_OR_RETURN(scales_, ReadNumbers(tensors, scale_name_));
+  SLUICE_ASSIGN_OR_RETURN(format_, FindFormat(tensors));
+  return absl::OkStatus();
+}
+
+const float* Float8Weight::ScalesOf(int64_t row) const {
+  return scales_.data() + row / block_.rows * Blocks(columns_, block_.columns);
+}
+
+absl::Status Float8Weight::ReadCodes(const StoredTensors& tensors,
+                                     int64_t begin, int64_t end,
+                                     std::byte* out) const {
+  const ScaledCodes& scaled = *format_->scaled;
+  const int32_t groups = scaled.groups(columns_);
+  for (int64_t row = begin; row < end; ++row) {
+    SLUICE_RETURN_IF_ERROR(tensors.Read(name_, row * columns_,
+                                        (row + 1) * columns_,
+                                        reinterpret_cast<char*>(out)));
+    out = WriteScales({ScalesOf(row), static_cast<size_t>(groups)},
+                      scaled.stored(), out + columns_);
+  }
   return absl::OkStatus();
 }
 
@@ -79,10 +116,9 @@ absl::Status Float8Weight::ReadRows(const StoredTensors& tensors, int64_t begin,
                                       reinterpret_cast<char*>(codes.data())));
   static const std::array<float, 256> kFloats = MakeFloat8E4M3();
   const std::array<float, 256>& numbers = kFloats;
-  const int64_t across = Blocks(columns_, block_.columns);
   const uint8_t* code = codes.data();
   for (int64_t row = begin; row < end; ++row) {
-    const float* scale = scales_.data() + row / block_.rows * across;
+    const float* scale = ScalesOf(row);
     for (int64_t column = 0; column < columns_; column += block_.columns) {
       const int64_t n = std::min(block_.columns, columns_ - column);
       for (int64_t i = 0; i < n; ++i) out[i] = numbers[code[i]] * *scale;

@@ -22,11 +22,18 @@ class Float8Weight final : public QuantizedWeight {
   Float8Weight(const WeightPlace& place, const std::string& scale_name,
                const SafetensorsEntry& scale, Block block, DType rounding);
 
+  absl::StatusOr<const CodeFormat*> FindFormat(
+      const StoredTensors& tensors) const override;
   absl::Status Load(const StoredTensors& tensors) override;
   absl::Status ReadRows(const StoredTensors& tensors, int64_t begin,
                         int64_t end, float* out) const override;
+  absl::Status ReadCodes(const StoredTensors& tensors, int64_t begin,
+                         int64_t end, std::byte* out) const override;
 
  private:
+  // Returns the scales of a row, one for each block.
+  const float* ScalesOf(int64_t row) const;
+
   const std::string name_;
   const std::string scale_name_;
   const int64_t columns_;

@@ -28,19 +28,18 @@ class GptqWeight final : public IntegerWeight {
   struct Names {
     std::string qweight, qzeros, scales, g_idx;
   };
-  GptqWeight(const WeightPlace& place, int bits, int64_t groups, Names names,
-             DType rounding, bool zeros_less_one, std::string path)
-      : IntegerWeight(place.rows, place.columns, bits),
+  GptqWeight(const WeightPlace& place, int bits, int64_t group, Names names,
+             DType rounding, bool zeros_less_one)
+      : IntegerWeight(place, {bits, group, bits, rounding}),
         names_(std::move(names)),
-        zeros_less_one_(zeros_less_one),
-        path_(std::move(path)) {
+        zeros_less_one_(zeros_less_one) {
     parts_ = {names_.qweight, names_.qzeros, names_.scales};
     if (!names_.g_idx.empty()) parts_.push_back(names_.g_idx);
-    groups_ = groups;
-    rounding_ = rounding;
+    order_name_ = names_.g_idx;
   }
 
-  absl::Status Load(const StoredTensors& tensors) override {
+ protected:
+  absl::Status LoadParts(const StoredTensors& tensors) override {
     SLUICE_ASSIGN_OR_RETURN(words_,
                             ReadIntegers<uint32_t>(tensors, names_.qweight));
     SLUICE_ASSIGN_OR_RETURN(const std::vector<float> scales,
@@ -60,12 +59,11 @@ class GptqWeight final : public IntegerWeight {
             static_cast<int32_t>(word >> (row % per_word * bits_) & mask);
       }
     }
-    return names_.g_idx.empty() ? absl::OkStatus() : LoadOrder(tensors);
+    return absl::OkStatus();
   }
 
- protected:
-  absl::Status ReadCodes(const StoredTensors&, int64_t begin, int64_t end,
-                         uint8_t* codes) const override {
+  absl::Status Unpack(const StoredTensors&, int64_t begin, int64_t end,
+                      uint8_t* codes) const override {
     const int per_word = 32 / bits_;
     const uint32_t mask = (1U << bits_) - 1;
     const uint32_t* words = words_.data();
@@ -81,26 +79,8 @@ class GptqWeight final : public IntegerWeight {
   }
 
  private:
-  absl::Status LoadOrder(const StoredTensors& tensors) {
-    SLUICE_ASSIGN_OR_RETURN(group_of_,
-                            ReadIntegers<int32_t>(tensors, names_.g_idx));
-    const int64_t size = columns_ / groups_;
-    bool in_order = columns_ % groups_ == 0;
-    for (int64_t i = 0; i < columns_; ++i) {
-      if (group_of_[i] < 0 || group_of_[i] >= groups_) {
-        return InvalidArgument(path_, ": ", names_.g_idx, " has group ",
-                               group_of_[i], " at ", i, ", but there are ",
-                               groups_, " groups");
-      }
-      in_order = in_order && group_of_[i] == i / size;
-    }
-    if (in_order) group_of_.clear();
-    return absl::OkStatus();
-  }
-
   const Names names_;
   const bool zeros_less_one_;
-  const std::string path_;
   std::vector<uint32_t> words_;  // of qweight
 };
 
@@ -147,8 +127,8 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenGptqWeight(
             .status());
   }
   return std::make_unique<GptqWeight>(
-      place, format.bits, groups, std::move(names), RoundingOf(scales->dtype),
-      config.zeros_less_one, qweight->path);
+      place, format.bits, size, std::move(names), RoundingOf(scales->dtype),
+      config.zeros_less_one);
 }
 
 }  // namespace sluice

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "runtime/model/checkpoint/quantization/quantized_weight.h"
@@ -13,29 +15,61 @@ namespace sluice {
 // at most 11.
 class IntegerWeight : public QuantizedWeight {
  public:
+  absl::StatusOr<const CodeFormat*> FindFormat(
+      const StoredTensors& tensors) const final;
+  absl::Status Load(const StoredTensors& tensors) final;
   absl::Status ReadRows(const StoredTensors& tensors, int64_t begin,
                         int64_t end, float* out) const final;
+  absl::Status ReadCodes(const StoredTensors& tensors, int64_t begin,
+                         int64_t end, std::byte* out) const final;
 
  protected:
-  // `bits`, 4 or 8, of a code.
-  IntegerWeight(int64_t rows, int64_t columns, int bits)
-      : rows_(rows), columns_(columns), bits_(bits) {}
+  // What codes of `bits`, 4 or 8, share: `group` columns a scale, and a zero
+  // point of `zero_bits` (0: the middle code is 0).
+  struct Sharing {
+    int bits;
+    int64_t group;
+    int zero_bits;
+    DType rounding;
+  };
+  IntegerWeight(const WeightPlace& place, const Sharing& sharing)
+      : rows_(place.rows),
+        columns_(place.columns),
+        bits_(sharing.bits),
+        group_(sharing.group),
+        groups_((place.columns + group_ - 1) / group_),
+        zero_bits_(sharing.zero_bits),
+        rounding_(sharing.rounding) {}
 
+  // Sets scales_, zeros_ and what Unpack() needs.
+  virtual absl::Status LoadParts(const StoredTensors& tensors) = 0;
   // Writes the codes of rows [begin, end), row-major, as unsigned numbers.
-  virtual absl::Status ReadCodes(const StoredTensors& tensors, int64_t begin,
-                                 int64_t end, uint8_t* codes) const = 0;
+  virtual absl::Status Unpack(const StoredTensors& tensors, int64_t begin,
+                              int64_t end, uint8_t* codes) const = 0;
+  // What is added to signed codes and zero points.
+  int32_t middle() const { return 1 << (bits_ - 1); }
 
   const int64_t rows_;
   const int64_t columns_;
   const int bits_;
+  const int64_t group_;
+  const int64_t groups_;  // of a row
+  const int zero_bits_;
+  const DType rounding_;
+  std::string order_name_;  // of the tensor of each column's group; may be ""
+  bool order_may_be_unset_ = false;  // which a group of -1 says
   // Load() sets the rest.
-  int64_t groups_ = 1;             // of a row
   std::vector<float> scales_;      // [rows, groups]
   std::vector<int32_t> zeros_;     // [rows, groups], of unsigned codes
   std::vector<int32_t> group_of_;  // by column; empty: equal runs of columns
-  DType rounding_ = DType::kFloat32;
 
  private:
+  // Returns what group_of_ becomes.
+  absl::StatusOr<std::vector<int32_t>> ReadOrder(
+      const StoredTensors& tensors) const;
+  const CodeFormat* FormatInOrder(bool in_order) const;
+  // Writes what a row has beside its codes.
+  void WriteRest(int64_t row, std::byte* out) const;
   // Dequantizes a row.
   void Dequantize(int64_t row, const uint8_t* codes, float* out) const;
 };
@@ -54,7 +88,7 @@ std::vector<T> Transposed(const std::vector<T>& from, int64_t rows,
 }
 
 // The columns of a matrix that is stored as [inputs, outputs] are rows of the
-// weight: ReadCodes fetches so many of them at a time, a cache line of words.
+// weight: Unpack fetches so many of them at a time, a cache line of words.
 inline constexpr int64_t kRowsAtOnce = 16;
 
 }  // namespace sluice

@@ -86,6 +86,23 @@ absl::StatusOr<std::vector<float>> ReadNumbers(const StoredTensors& tensors,
   return numbers;
 }
 
+std::byte* WriteScales(std::span<const float> scales, DType dtype,
+                       std::byte* out) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(out, scales.data(), scales.size_bytes());
+    return out + scales.size_bytes();
+  }
+  for (const float scale : scales) {
+    const uint16_t half =
+        dtype == DType::kFloat16
+            ? FloatToFloat16(scale)
+            : static_cast<uint16_t>(std::bit_cast<uint32_t>(scale) >> 16);
+    std::memcpy(out, &half, sizeof half);
+    out += sizeof half;
+  }
+  return out;
+}
+
 DType RoundingOf(absl::string_view scale_dtype) {
   if (scale_dtype == "F16") return DType::kFloat16;
   if (scale_dtype == "BF16") return DType::kBFloat16;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "common/types.h"
 #include "runtime/model/checkpoint/quantization/quantization_config.h"
 #include "runtime/model/checkpoint/safetensors_header.h"
+#include "runtime/model/code_format.h"
 
 // The seam between a checkpoint's files and what quantized weights are made of:
 // each method (fp8.cc, gptq.cc, awq.cc, compressed_tensors.cc) says which
@@ -42,6 +45,11 @@ class QuantizedWeight {
   virtual ~QuantizedWeight() = default;
   // The tensors of which it is made, all of which the checkpoint has.
   const std::vector<std::string>& parts() const { return parts_; }
+  // Returns the format in which rows can stay as they are coded; null: they
+  // can't. Reads the order of columns, if the checkpoint has one, and nothing
+  // else. The errors of Load().
+  virtual absl::StatusOr<const CodeFormat*> FindFormat(
+      const StoredTensors& tensors) const = 0;
   // Reads what all rows need: scales, zero points, orders, and codes that rows
   // can't be read from alone. kInvalidArgument names a tensor whose values are
   // out of range.
@@ -51,9 +59,15 @@ class QuantizedWeight {
   // has these rows.
   virtual absl::Status ReadRows(const StoredTensors& tensors, int64_t begin,
                                 int64_t end, float* out) const = 0;
+  // What FindFormat() returned. REQUIRES: Load() was OK.
+  const CodeFormat* format() const { return format_; }
+  // Writes the same rows as they are coded, in format(), which is not null.
+  virtual absl::Status ReadCodes(const StoredTensors& tensors, int64_t begin,
+                                 int64_t end, std::byte* out) const = 0;
 
  protected:
   std::vector<std::string> parts_;
+  const CodeFormat* format_ = nullptr;  // set by Load()
 };
 
 // What a weight must be.
@@ -110,6 +124,10 @@ absl::StatusOr<std::vector<T>> ReadIntegers(const StoredTensors& tensors,
   if (!status.ok()) return status;
   return values;
 }
+
+// Writes scales in a type that has them exactly; returns the end.
+std::byte* WriteScales(std::span<const float> scales, DType dtype,
+                       std::byte* out);
 
 // Returns the type that a scale's dtype rounds products to: kFloat32 of any
 // other than F16 and BF16.
