@@ -1,12 +1,10 @@
-#include <algorithm>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/status_macros.h"
-#include "runtime/model/checkpoint/quantization/integer_weight.h"
 #include "runtime/model/checkpoint/quantization/quantized_weight.h"
+#include "runtime/model/checkpoint/quantization/weight_by_inputs.h"
 
 namespace sluice {
 namespace {
@@ -21,43 +19,20 @@ uint8_t CodeOf(uint32_t word, int64_t row) {
   return word >> (kBits * kPlace[row % kPerWord]) & 15U;
 }
 
-// A weight as AutoAWQ's version "gemm" stores it, [inputs, outputs]:
-//
-//   qweight  I32 [columns, rows / 8]  codes, of which eight are interleaved
-//   qzeros   I32 [groups, rows / 8]   zero points, likewise
-//   scales   F16 [groups, rows]
+// A weight as AutoAWQ's version "gemm" stores it: qweight is [columns, rows /
+// 8], and of eight neighbouring rows' codes and zero points a word has the even
+// ones first.
 //
 // The reference is AutoAWQ's dequantize_gemm (awq/utils/packing_utils.py):
 // (code - zero) * scale in the scales' dtype.
-class AwqWeight final : public IntegerWeight {
+class AwqWeight final : public WeightByInputs {
  public:
-  struct Names {
-    std::string qweight, qzeros, scales;
-  };
-  AwqWeight(const WeightPlace& place, int64_t group, Names names,
-            DType rounding)
-      : IntegerWeight(place, {kBits, group, kBits, rounding}),
-        names_(std::move(names)) {
-    parts_ = {names_.qweight, names_.qzeros, names_.scales};
-  }
+  AwqWeight(const WeightPlace& place, int64_t group, DType rounding)
+      : WeightByInputs(place, kBits, group, rounding) {}
 
  protected:
-  absl::Status LoadParts(const StoredTensors& tensors) override {
-    SLUICE_ASSIGN_OR_RETURN(words_,
-                            ReadIntegers<uint32_t>(tensors, names_.qweight));
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> scales,
-                            ReadNumbers(tensors, names_.scales));
-    scales_ = Transposed(scales, groups_, rows_);
-    SLUICE_ASSIGN_OR_RETURN(const std::vector<uint32_t> zeros,
-                            ReadIntegers<uint32_t>(tensors, names_.qzeros));
-    zeros_.resize(groups_ * rows_);
-    for (int64_t group = 0; group < groups_; ++group) {
-      for (int64_t row = 0; row < rows_; ++row) {
-        zeros_[row * groups_ + group] =
-            CodeOf(zeros[(group * rows_ + row) / kPerWord], row);
-      }
-    }
-    return absl::OkStatus();
+  int32_t ZeroOf(uint32_t word, int64_t row) const override {
+    return CodeOf(word, row);
   }
 
   absl::Status Unpack(const StoredTensors&, int64_t begin, int64_t end,
@@ -72,10 +47,6 @@ class AwqWeight final : public IntegerWeight {
     }
     return absl::OkStatus();
   }
-
- private:
-  const Names names_;
-  std::vector<uint32_t> words_;  // of qweight
 };
 
 }  // namespace
@@ -83,36 +54,26 @@ class AwqWeight final : public IntegerWeight {
 absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenAwqWeight(
     const QuantizationConfig& config, const StoredTensors& tensors,
     const WeightPlace& place) {
-  AwqWeight::Names names{place.module + ".qweight", place.module + ".qzeros",
-                         place.module + ".scales"};
-  const auto qweight = tensors.Find(names.qweight);
+  const std::string name = WeightByInputs::Names(place.module).qweight;
+  const auto qweight = tensors.Find(name);
   if (!qweight) return nullptr;
   const QuantizedFormat& format = config.formats[0];
   const int64_t size =
       format.group_size > 0 ? format.group_size : place.columns;
   if (place.columns % size != 0) {
-    return InvalidArgument(qweight->path, ": ", names.qweight, " has ",
-                           place.columns, " inputs, which groups of ", size,
-                           " do not divide");
+    return InvalidArgument(qweight->path, ": ", name, " has ", place.columns,
+                           " inputs, which groups of ", size, " do not divide");
   }
   if (place.rows % kPerWord != 0) {
-    return InvalidArgument(qweight->path, ": ", names.qweight, " packs ",
-                           kPerWord, " codes in a word, which must divide the ",
+    return InvalidArgument(qweight->path, ": ", name, " packs ", kPerWord,
+                           " codes in a word, which must divide the ",
                            "weight's ", place.rows, " outputs");
   }
-  const int64_t groups = place.columns / size;
-  SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place, names.qweight, {"I32"},
-                                   {{place.columns, place.rows / kPerWord}})
-                             .status());
-  SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place, names.qzeros, {"I32"},
-                                   {{groups, place.rows / kPerWord}})
-                             .status());
   SLUICE_ASSIGN_OR_RETURN(
-      const SafetensorsEntry* scales,
-      CheckPart(tensors, place, names.scales, {"F16", "BF16", "F32"},
-                {{groups, place.rows}}));
-  return std::make_unique<AwqWeight>(place, size, std::move(names),
-                                     RoundingOf(scales->dtype));
+      const DType rounding,
+      WeightByInputs::CheckParts(tensors, place, kBits, place.columns / size,
+                                 {place.columns, place.rows / kPerWord}));
+  return std::make_unique<AwqWeight>(place, size, rounding);
 }
 
 }  // namespace sluice

@@ -74,19 +74,6 @@ class IntegerWeight : public QuantizedWeight {
   void Dequantize(int64_t row, const uint8_t* codes, float* out) const;
 };
 
-// Returns [columns, rows] of a matrix [rows, columns].
-template <typename T>
-std::vector<T> Transposed(const std::vector<T>& from, int64_t rows,
-                          int64_t columns) {
-  std::vector<T> to(from.size());
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      to[column * rows + row] = from[row * columns + column];
-    }
-  }
-  return to;
-}
-
 // The columns of a matrix that is stored as [inputs, outputs] are rows of the
 // weight: Unpack fetches so many of them at a time, a cache line of words.
 inline constexpr int64_t kRowsAtOnce = 16;
