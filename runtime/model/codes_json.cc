@@ -51,11 +51,13 @@ void AddCodes(const DecoderSpec& spec, std::string* config) {
     json& names = layers.emplace_back(json::array());
     for (const auto member : kMembers) names.push_back(NameOf(codes.*member));
   }
-  if (!any) return;
   json object = json::parse(*config);
-  object[kKey] = {{"layers", std::move(layers)},
-                  {"head", NameOf(spec.head_codes)},
-                  {"embedding", NameOf(spec.embedding_codes)}};
+  if (object.erase(kKey) == 0 && !any) return;
+  if (any) {
+    object[kKey] = {{"layers", std::move(layers)},
+                    {"head", NameOf(spec.head_codes)},
+                    {"embedding", NameOf(spec.embedding_codes)}};
+  }
   *config = object.dump();
 }
 
@@ -73,6 +75,11 @@ absl::Status SetCodes(const nlohmann::json& config, DecoderSpec* spec) {
   SLUICE_RETURN_IF_ERROR(SetFormat((*found)["head"], &spec->head_codes));
   SLUICE_RETURN_IF_ERROR(
       SetFormat((*found)["embedding"], &spec->embedding_codes));
+  if (spec->embedding_codes != nullptr &&
+      spec->embedding_codes->scaled != nullptr) {
+    return InvalidArgument(kKey, ".embedding is ", spec->embedding_codes->name,
+                           ", in which no rows are looked up");
+  }
   spec->layers.resize(spec->num_layers);
   for (int i = 0; i < spec->num_layers; ++i) {
     const json& names = (*layers)[i];

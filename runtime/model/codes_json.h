@@ -17,8 +17,8 @@
 
 namespace sluice {
 
-// Adds what `spec` has, if it has any, to a config.json's text. REQUIRES: it is
-// an object.
+// Makes what a config.json's text has that of `spec`; without any, it has none.
+// REQUIRES: it is an object.
 void AddCodes(const DecoderSpec& spec, std::string* config);
 
 // Sets what `config` has. kInvalidArgument names a list of another length than

@@ -145,7 +145,7 @@ std::string ModelText(const LocalModel& model) {
   if (model.layers > 0) {
     text += FactLine("numbers", model.dtype);
     if (!model.quantization.empty()) {
-      text += FactLine("weights", model.quantization);
+      text += FactLine("quantized", model.quantization);
     }
     text += FactLine("layers", absl::StrCat(model.layers));
     text += FactLine("positions", absl::StrCat(model.positions));

@@ -44,6 +44,9 @@ TEST(CodesJson, IsNotThereWithoutCodes) {
   std::string config = "{}";
   AddCodes(spec, &config);
   EXPECT_EQ(config, "{}");
+  config = R"({"kept_codes":{},"x":1})";
+  AddCodes(spec, &config);
+  EXPECT_EQ(config, R"({"x":1})");
   EXPECT_TRUE(SetCodes(json::object(), &spec).ok());
   EXPECT_TRUE(spec.layers.empty());
 }
@@ -53,6 +56,8 @@ TEST(CodesJson, SaysWhatIsWrong) {
     const char* codes;
     const char* says;
   } cases[] = {
+      {R"({"head": "", "embedding": "INT8_F16", "layers": [[]]})",
+       "kept_codes.embedding is INT8_F16, in which no rows are looked up"},
       {R"([])", "no head, embedding and list of 1 layers"},
       {R"({"head": ""})", "no head, embedding and list of 1 layers"},
       {R"({"layers": [["", "", "", "", "", "", ""]]})",

@@ -33,13 +33,10 @@ class Writer {
   std::vector<RawTensor> tensors;
 
   void Random(const std::string& name, const std::string& dtype,
-              std::vector<int64_t> shape, size_t element) {
+              std::vector<int64_t> shape, size_t element, int mask = 0xff) {
     std::string data(Elements(shape) * element, '\0');
-    for (char& byte : data) byte = static_cast<char>(random_() >> 7);
-    // No NaN of float8.
-    if (dtype == "F8_E4M3") {
-      for (char& byte : data) byte &= static_cast<char>(0xf7);
-    }
+    if (dtype == "F8_E4M3") mask = 0xf7;  // no NaN
+    for (char& byte : data) byte = static_cast<char>(random_() >> 7 & mask);
     tensors.push_back({name, dtype, std::move(shape), std::move(data)});
   }
   // Scales of about 2^-7: of 16 bits, or float32.
@@ -187,6 +184,13 @@ std::vector<Method> Methods() {
       Packed("INT4_BF16_G32_Z4", group(4, 32, false), "BF16", 4, 32, "I32"),
       Packed("INT4_F32_G64_Z8", group(4, 64, false), "F32", 4, 64, "I8"),
       Packed("INT8_F16_G32", group(8, 32, true), "F16", 8, 32, ""),
+      {"MXFP4",
+       OneGroup("mxfp4-pack-quantized",
+                R"("num_bits":4,"type":"float","group_size":32)"),
+       [](Writer& to, const std::string& module, int64_t n, int64_t k) {
+         to.Random(module + ".weight_packed", "U8", {n, k / 2}, 1);
+         to.Random(module + ".weight_scale", "U8", {n, k / 32}, 1, 0x7f);
+       }},
       {"INT8_BF16",
        OneGroup("int-quantized",
                 R"("num_bits":8,"type":"int","strategy":"channel")"),

@@ -404,6 +404,31 @@ TEST_F(QuantizationTest, Float8OfCompressedTensorsIsRounded) {
       ElementsAre(3.03125F));
 }
 
+// Two codes a byte, of which the first is in the lower half: 0.5 and 6, -1 and
+// -0; exponents of 2^1, 2^-127 and NaN.
+TEST_F(QuantizationTest, MxFp4HasItsNumbers) {
+  const std::string config =
+      Compressed("mxfp4-pack-quantized",
+                 R"("num_bits":4,"type":"float","strategy":"group",
+                    "group_size":32)");
+  std::vector<uint8_t> codes(48);
+  codes[0] = 0x71;
+  codes[15] = 0x8a;
+  codes[16] = 0x02;
+  const std::vector<float> values =
+      Read(config,
+           {{"w.weight_packed", "U8", {1, 48}, BytesOf(codes)},
+            {"w.weight_scale", "U8", {1, 3}, BytesOf<uint8_t>({128, 0, 255})}},
+           Ref(1, 96));
+  ASSERT_EQ(values.size(), 96U);
+  EXPECT_EQ(values[0], 1);
+  EXPECT_EQ(values[1], 12);
+  EXPECT_EQ(values[30], -2);
+  EXPECT_FALSE(std::signbit(values[31]));
+  EXPECT_EQ(values[32], std::ldexp(1.0F, -127));
+  EXPECT_TRUE(std::isnan(values[64]));
+}
+
 // Of several config groups, the one that fits is a weight's.
 TEST_F(QuantizationTest, GroupsAreToldByWhatIsStored) {
   const std::string config =
@@ -603,6 +628,10 @@ TEST(QuantizationConfigTest, SaysWhatItIs) {
   EXPECT_EQ(description(kGptq8), "GPTQ, 8 bits, a scale each row");
   EXPECT_EQ(description(kAwq), "AWQ, 4 bits, groups of 2");
   EXPECT_EQ(description(Packed4()), "compressed-tensors, 4 bits, groups of 4");
+  EXPECT_EQ(
+      description(Compressed("mxfp4-pack-quantized",
+                             R"("num_bits":4,"type":"float","group_size":32)")),
+      "compressed-tensors, MXFP4, groups of 32");
   EXPECT_EQ(description(Int8()),
             "compressed-tensors, 8 bits, a scale each row");
 }
@@ -660,6 +689,11 @@ TEST(QuantizationConfigTest, RefusesWhatItCannotRead) {
       {Compressed("pack-quantized", R"("num_bits":3,"type":"int")"),
        absl::StatusCode::kUnimplemented,
        "quantization_config.config_groups.group_0.weights.num_bits 3"},
+      {Compressed("nvfp4-pack-quantized", R"("num_bits":4,"type":"float")"),
+       absl::StatusCode::kUnimplemented, "format \"nvfp4-pack-quantized\""},
+      {Compressed("mxfp4-pack-quantized",
+                  R"("num_bits":4,"type":"float","group_size":16)"),
+       absl::StatusCode::kUnimplemented, "groups of 32 (MXFP4)"},
       {Compressed("int-quantized", R"("strategy":"token")"),
        absl::StatusCode::kUnimplemented, "strategy \"token\""},
       {Compressed("float-quantized", R"("type":"float","strategy":"block")"),

@@ -8,6 +8,7 @@
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/quantization/float8_weight.h"
 #include "runtime/model/checkpoint/quantization/integer_weight.h"
+#include "runtime/model/checkpoint/quantization/mxfp4_weight.h"
 #include "runtime/model/checkpoint/quantization/quantized_weight.h"
 
 // What compressed-tensors stores for a weight [rows, columns]:
@@ -15,7 +16,9 @@
 //   weight             I8 or F8_E4M3 [rows, columns]   (int-, float-quantized)
 //   weight_packed      I32 [rows, columns * bits / 32]  (pack-quantized)
 //                      code + 2^(bits - 1), first ones in low bits
-//   weight_scale       by strategy, as ScaleShapes
+//                      or U8 [rows, columns / 2] of two codes of E2M1
+//                      (mxfp4-pack-quantized)
+//   weight_scale       by strategy, as ScaleShapes; U8 of E2M1: an exponent
 //   weight_zero_point  of asymmetric codes, as the scale; packed as codes are,
 //                      but along the rows, or I8
 //   weight_shape       [2], optional
@@ -200,6 +203,16 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenAs(
         place.module, " has ", place.columns, " inputs, which groups of ",
         format.group_size, " do not divide");
   }
+  if (packed && format.floats) {
+    SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place, names.packed, {"U8"},
+                                     {{place.rows, place.columns / 2}})
+                               .status());
+    SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place, names.scale,
+                                     {"U8", "F8_E8M0"},
+                                     ScaleShapes(format, place))
+                               .status());
+    return std::make_unique<MxFp4Weight>(place, names.packed, names.scale);
+  }
   const int64_t width =
       packed ? CeilDiv(place.columns * format.bits, 32) : place.columns;
   SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place,
@@ -245,13 +258,15 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenCompressedWeight(
   const auto found = packed ? packed : plain;
   if (!found) return nullptr;
   const std::string& dtype = found->entry->dtype;
-  const bool floats = dtype == "F8_E4M3";
+  const bool floats = dtype == (packed ? "U8" : "F8_E4M3");
   if (!packed && !floats && dtype != "I8") return nullptr;
   // Which of config_groups a weight is of shows in how it is stored: the first
   // that fits is the one, and those with zero points come first if it has some.
   std::vector<QuantizedFormat> formats;
   for (const QuantizedFormat& format : config.formats) {
-    if (format.floats == floats && (packed || format.bits == 8)) {
+    const bool stored_so =
+        packed ? !floats || format.bits == 4 : format.bits == 8;
+    if (format.floats == floats && stored_so) {
       formats.push_back(format);
     }
   }

@@ -14,6 +14,7 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kMaxGroup = 1 << 20;
+constexpr int32_t kMxFp4Group = 32;
 constexpr size_t kMaxConfigGroups = 64;
 
 // A name of the file, for messages.
@@ -119,7 +120,7 @@ void ReadScheme(ConfigReader& reader, QuantizedFormat& weights) {
   }
   weights.floats = type == "float";
   weights.bits = reader.Int("num_bits", 8, 1, 64);
-  if (weights.bits != 8 && (weights.floats || weights.bits != 4)) {
+  if (weights.bits != 8 && weights.bits != 4) {
     reader.Unsupported("num_bits",
                        absl::StrCat(weights.bits, " of type ", Named(type)));
   }
@@ -144,6 +145,12 @@ void ReadScheme(ConfigReader& reader, QuantizedFormat& weights) {
     }
   } else {
     reader.Unsupported("strategy", Named(strategy));
+  }
+  const bool mxfp4 = weights.strategy == ScaleStrategy::kGroup &&
+                     weights.group_size == kMxFp4Group;
+  if (weights.floats && weights.bits == 4 && !mxfp4) {
+    reader.Unsupported("num_bits",
+                       "4 of type \"float\" but in groups of 32 (MXFP4)");
   }
 }
 
@@ -177,8 +184,9 @@ absl::Status ReadGroups(const nlohmann::json& groups,
 absl::Status ReadCompressed(ConfigReader& reader, QuantizationConfig& config) {
   const std::string format = reader.String("format", "");
   bool known = false;
-  for (const char* name : {"pack-quantized", "int-quantized", "float-quantized",
-                           "naive-quantized", "mixed-precision", "dense"}) {
+  for (const char* name :
+       {"pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
+        "mxfp4-pack-quantized", "mixed-precision", "dense"}) {
     known = known || format == name;
   }
   if (!known) reader.Unsupported("format", Named(format));
@@ -209,8 +217,9 @@ const nlohmann::json* FindQuantization(const nlohmann::json& config) {
 }
 
 std::string DescribeFormat(const QuantizedFormat& format) {
-  const std::string codes =
-      format.floats ? "FP8" : absl::StrCat(format.bits, " bits");
+  const std::string codes = !format.floats ? absl::StrCat(format.bits, " bits")
+                            : format.bits == 4 ? "MXFP4"
+                                               : "FP8";
   switch (format.strategy) {
     case ScaleStrategy::kTensor:
       return codes + ", a scale each tensor";
