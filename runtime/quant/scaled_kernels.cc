@@ -57,25 +57,55 @@ HWY_INLINE const uint8_t* ReadGroup(const ScaledCodes& format,
   return from + kStripColumns / 8 * format.zero_bits;
 }
 
-// Returns the number of a code of E4M3 that is not NaN.
-HWY_INLINE VF FromE4M3(VU code) {
+// Whether float16 is converted by an instruction.
+#define SLUICE_HAS_FLOAT16 (HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86)
+
+// The numbers of two codes of E4M3 that are not NaN.
+struct TwoNumbers {
+  VF even, odd;
+};
+
+// Returns those of words of two codes, the even one in the lower half.
+HWY_INLINE TwoNumbers FromE4M3(hn::Vec<DU16> both) {
   const DF d;
+#if SLUICE_HAS_FLOAT16
+  // As a float16 with these bits, a number is 2^-8 of what it is.
+  const DU16 du;
+  const auto number = [&](hn::Vec<DU16> bits) HWY_ATTR {
+    return hn::Mul(hn::PromoteTo(d, hn::BitCast(DF16(), bits)),
+                   hn::Set(d, 256.0f));
+  };
+  const auto sign = hn::Set(du, 0x8000);
+  const auto rest = hn::Set(du, 0x3f80);
+  return {number(hn::Or(hn::And(hn::ShiftLeft<8>(both), sign),
+                        hn::And(hn::ShiftLeft<7>(both), rest))),
+          number(hn::Or(hn::And(both, sign),
+                        hn::And(hn::ShiftRight<1>(both), rest)))};
+#else
   const DU du;
-  const VU sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80)));
-  const VU magnitude = hn::And(code, hn::Set(du, 0x7f));
-  const VF normal = hn::BitCast(
-      d, hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(du, 120u << 23)));
-  const VF subnormal = hn::Mul(hn::ConvertTo(d, hn::BitCast(DI(), magnitude)),
-                               hn::Set(d, 0x1p-9f));
-  const auto small = hn::Lt(hn::BitCast(DI(), magnitude), hn::Set(DI(), 8));
-  const VF number = hn::IfThenElse(hn::RebindMask(d, small), subnormal, normal);
-  return hn::BitCast(d, hn::Or(hn::BitCast(du, number), sign));
+  const DI di;
+  const auto number = [&](VU code) HWY_ATTR {
+    const VU sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(du, 0x80)));
+    const VU magnitude = hn::And(code, hn::Set(du, 0x7f));
+    const VU normal =
+        hn::Add(hn::ShiftLeft<20>(magnitude), hn::Set(du, 120u << 23));
+    const VF subnormal = hn::Mul(hn::ConvertTo(d, hn::BitCast(di, magnitude)),
+                                 hn::Set(d, 0x1p-9f));
+    const auto small = hn::Lt(hn::BitCast(di, magnitude), hn::Set(di, 8));
+    const VU of = hn::IfThenElse(hn::RebindMask(du, small),
+                                 hn::BitCast(du, subnormal), normal);
+    return hn::BitCast(d, hn::Or(of, sign));
+  };
+  const VU words = hn::PromoteTo(du, both);
+  return {number(hn::And(words, hn::Set(du, 255))),
+          number(hn::ShiftRight<8>(words))};
+#endif
 }
 
 // Returns the nearest number of float16, ties to even, as FloatToFloat16.
 HWY_INLINE VF RoundFloat16(VF v) {
   const DF d;
-#if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86 && !defined(HWY_DISABLE_F16C)
+#if SLUICE_HAS_FLOAT16
   return hn::PromoteTo(d, hn::DemoteTo(DF16(), v));
 #else
   const DU du;
@@ -136,33 +166,38 @@ HWY_INLINE void DecodeInputs(const uint8_t* codes, int32_t inputs,
     const size_t left = place.count - c;
     const uint8_t* from = codes + kBytes * c;
     T* to = out + c * place.stride;
-    const auto value = [&](VU code, int32_t input) HWY_ATTR {
+    const auto value = [&](VF number, int32_t input) HWY_ATTR {
       VF by = scale;
       VF less = offset;
       if constexpr (kAnyOrder) {
         by = hn::Load(d, groups[order[input]].scale + c);
         less = hn::Load(d, groups[order[input]].offset + c);
       }
-      VF number;
-      if constexpr (kCode == Code::kE4M3) {
-        number = FromE4M3(code);
-      } else {
-        number = hn::Sub(hn::ConvertTo(d, hn::BitCast(DI(), code)), less);
-      }
+      if constexpr (kCode != Code::kE4M3) number = hn::Sub(number, less);
       return Rounded<kRounding, kForm>(hn::Mul(number, by));
     };
+    const auto integers = [&](VU even, VU odd) HWY_ATTR {
+      return TwoNumbers{hn::ConvertTo(d, hn::BitCast(DI(), even)),
+                        hn::ConvertTo(d, hn::BitCast(DI(), odd))};
+    };
     for (int32_t i = 0; i < inputs; i += 2) {
-      VF even, odd;
+      TwoNumbers of;
       if constexpr (kCode == Code::kInt4) {
         const VU both = hn::PromoteTo(du, hn::LoadU(DU8(), from));
-        even = value(hn::And(both, hn::Set(du, 15)), i);
-        odd = value(hn::ShiftRight<4>(both), i + 1);
+        of = integers(hn::And(both, hn::Set(du, 15)), hn::ShiftRight<4>(both));
       } else {
-        const VU both = hn::PromoteTo(
-            du, hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(from)));
-        even = value(hn::And(both, hn::Set(du, 255)), i);
-        odd = value(hn::ShiftRight<8>(both), i + 1);
+        const auto words =
+            hn::LoadU(DU16(), reinterpret_cast<const uint16_t*>(from));
+        if constexpr (kCode == Code::kE4M3) {
+          of = FromE4M3(words);
+        } else {
+          const VU both = hn::PromoteTo(du, words);
+          of = integers(hn::And(both, hn::Set(du, 255)),
+                        hn::ShiftRight<8>(both));
+        }
       }
+      const VF even = value(of.even, i);
+      const VF odd = value(of.odd, i + 1);
       T* const next = kForm == Form::kBf16Pairs ? nullptr : to + place.row;
       if (left >= lanes) {
         StoreColumns<kForm>(Convert<kForm>(even, odd), to, next);
