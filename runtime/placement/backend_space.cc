@@ -4,6 +4,7 @@
 
 #include "common/blocks.h"
 #include "runtime/kv/kv_layout.h"
+#include "runtime/placement/slice_space.h"
 
 namespace sluice {
 namespace {
@@ -187,13 +188,14 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
       [](const LayerSpec& layer) { return layer.codes != LayerCodes(); });
   if (shape.weight_format != WeightFormat::kFull || codes ||
       spec.head_codes != nullptr) {
-    // A panel that is dequantized, of as many inputs as any has.
+    // A panel that is dequantized, of as many inputs as any has, or slices.
     const int64_t deepest = std::max<int64_t>(
         {spec.hidden_size, QueryWidth(spec), spec.intermediate_size,
          HasHead(spec, shape) ? spec.embed_dim : 0});
     gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
+    if (codes || spec.head_codes != nullptr) gemm_threads += sizeof(SliceSpace);
   }
   gemm_threads *= shape.threads;
   const size_t attention_thread =

@@ -46,20 +46,37 @@ HWY_INLINE VU RoundBf16(VF v) {
   return hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff)));
 }
 
-// The form of a pair of inputs (even, odd) in memory: two rows of floats or of
-// bfloat16, or one row of interleaved bfloat16.
-enum class Form { kFloat, kBf16, kBf16Pairs };
+// Rounds to the nearest bfloat16, ties to even, in fewer steps: adds and takes
+// away 1.5 times the power of two whose last bit is that of the bfloat16.
+// REQUIRES: of magnitude 2^-126 to 2^110, or 0, and denormals count as zeros.
+HWY_INLINE VF RoundedToBf16(VF v) {
+  const DF d;
+  const DU du;
+  const VF half =
+      hn::BitCast(d, hn::OrAnd(hn::Set(du, 0x00400000), hn::BitCast(du, v),
+                               hn::Set(du, 0x7f800000)));
+  const VF up = hn::Set(d, 65536.0f);
+  return hn::NegMulAdd(half, up, hn::MulAdd(half, up, v));
+}
+
+// The form of a pair of inputs (even, odd) in memory: two rows of floats, of
+// floats that are bfloat16, or of bfloat16, or one row of interleaved bfloat16.
+enum class Form { kFloat, kRounded, kBf16, kBf16Pairs };
+template <Form kForm>
+constexpr bool kIsFloats = kForm == Form::kFloat || kForm == Form::kRounded;
 
 // A vector of columns for both inputs of a pair, ready to be stored.
 template <Form kForm>
 struct Decoded {
-  hn::Vec<std::conditional_t<kForm == Form::kFloat, DF, DU>> even, odd;
+  hn::Vec<std::conditional_t<kIsFloats<kForm>, DF, DU>> even, odd;
 };
 
 template <Form kForm>
 HWY_INLINE Decoded<kForm> Convert(VF even, VF odd) {
   if constexpr (kForm == Form::kFloat) {
     return {even, odd};
+  } else if constexpr (kForm == Form::kRounded) {
+    return {RoundedToBf16(even), RoundedToBf16(odd)};
   } else if constexpr (kForm == Form::kBf16) {
     return {hn::ShiftRight<16>(RoundBf16(even)),
             hn::ShiftRight<16>(RoundBf16(odd))};
@@ -74,7 +91,7 @@ HWY_INLINE Decoded<kForm> Convert(VF even, VF odd) {
 // (null if there is no such row).
 template <Form kForm, typename T>
 HWY_INLINE void StoreColumns(const Decoded<kForm>& v, T* even, T* odd) {
-  if constexpr (kForm == Form::kFloat) {
+  if constexpr (kIsFloats<kForm>) {
     hn::StoreU(v.even, DF(), even);
     if (odd != nullptr) hn::StoreU(v.odd, DF(), odd);
   } else if constexpr (kForm == Form::kBf16) {

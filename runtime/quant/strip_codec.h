@@ -44,6 +44,23 @@ void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
                  DType dtype, const PanelOrder& order, int32_t column,
                  int32_t count, void* out);
 
+// Decodes inputs [begin, end) of all columns, multiples of format.block, to
+// floats [inputs][16]: the numbers, or with dtype bfloat16 the nearest
+// bfloat16, ties to even. The same bits on every instruction set.
+void DecodeSlice(const CodeFormat& format, const std::byte* strip,
+                 int32_t begin, int32_t end, DType dtype, float* out);
+
+// The most rows of MultiplyStrip.
+inline constexpr int32_t kFewRows = 4;
+
+// Multiplies rows by the numbers that DecodeSlice gives, without storing these:
+// adds to sums [rows][16], sums_row apart, one multiply-add after the other, by
+// inputs from `begin` on; with bfloat16, of each two the odd one first. `a` is
+// [rows][inputs], a_row apart. `rows` is 1 or kFewRows.
+void MultiplyStrip(const CodeFormat& format, const std::byte* strip,
+                   int32_t begin, int32_t end, DType dtype, const float* a,
+                   size_t a_row, int32_t rows, float* sums, size_t sums_row);
+
 // Fills what a panel [n, k] in this order has beside its columns and inputs,
 // and maybe some of these, with zeros.
 void ClearPadding(int32_t n, int32_t k, DType dtype, const PanelOrder& order,

@@ -1,7 +1,6 @@
 #include <bit>
 #include <cstring>
 
-#include "common/float16.h"
 #include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 
@@ -164,23 +163,27 @@ HWY_INLINE VU CodesOf(const uint8_t* from) {
     return kInput % 2 == 0 ? hn::And(both, hn::Set(du, 255))
                            : hn::ShiftRight<8>(both);
   } else {
-    const auto plane = [&](const uint8_t* at, auto bits_of) HWY_ATTR {
-      constexpr int kPlane = decltype(bits_of)::value;
-      constexpr int kPer = 8 / kPlane;
-      constexpr int kShift = kInput % kPer * kPlane;
-      const VU some = LoadBytes(at + kInput / kPer * kStripColumns);
-      const VU moved = hn::ShiftRight<kShift>(some);
-      return kShift + kPlane == 8
-                 ? moved
-                 : hn::And(moved, hn::Set(du, (1u << kPlane) - 1));
-    };
-    const VU low = plane(from, std::integral_constant<int, kLow>());
+    constexpr int kPer = 8 / kLow;
+    constexpr int kShift = kInput % kPer * kLow;
+    const VU some = LoadBytes(from + kInput / kPer * kStripColumns);
+    const VU moved = hn::ShiftRight<kShift>(some);
+    const VU low = kShift + kLow == 8
+                       ? moved
+                       : hn::And(moved, hn::Set(du, (1u << kLow) - 1));
     if constexpr (kHigh == 0) {
       return low;
     } else {
-      const VU high = plane(from + kLow * kStripColumns,
-                            std::integral_constant<int, kHigh>());
-      return hn::Or(low, hn::ShiftLeft<kLow>(high));
+      // The upper bits move to their place in one step.
+      constexpr int kPerHigh = 8 / kHigh;
+      constexpr int kBy = kInput % kPerHigh * kHigh - kLow;
+      const VU high =
+          LoadBytes(from + (kLow + kInput / kPerHigh) * size_t{kStripColumns});
+      const VU mask = hn::Set(du, ((1u << kHigh) - 1) << kLow);
+      if constexpr (kBy >= 0) {
+        return hn::OrAnd(low, hn::ShiftRight<kBy>(high), mask);
+      } else {
+        return hn::OrAnd(low, hn::ShiftLeft<-kBy>(high), mask);
+      }
     }
   }
 }
@@ -203,80 +206,153 @@ struct Place {
   int32_t count;  // of columns
 };
 
-template <Form kForm, class F, typename T>
-HWY_INLINE void DecodeGroup(const uint8_t* codes, const float* scales,
-                            const float* minima, const Place& place, T* out) {
-  const DF d;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kTogether = size_t{kStripColumns} * F::kBits;  // bytes of 8
-  for (size_t c = 0; c < static_cast<size_t>(place.count); c += lanes) {
-    const VF scale = hn::Load(d, scales + c);
-    const VF minimum = hn::Load(d, minima + c);
-    const size_t left = place.count - c;
-    const uint8_t* from = codes + (F::kBits == 8 ? 2 * c : c);
-    T* to = out + c * place.stride;
-    const auto pair = [&](auto input) HWY_ATTR {
-      constexpr int kInput = decltype(input)::value;
-      const VF even =
-          hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput>(from)),
-                     scale, minimum);
-      const VF odd =
-          hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput + 1>(from)),
-                     scale, minimum);
-      T* const next = kForm == Form::kBf16Pairs ? nullptr : to + place.row;
-      if (left >= lanes) {
-        StoreColumns<kForm>(Convert<kForm>(even, odd), to, next);
-      } else {
-        StoreSome<kForm>(Convert<kForm>(even, odd), left, to, next);
-      }
-      to += kForm == Form::kBf16Pairs ? place.row : 2 * place.row;
-    };
-    for (int32_t i = 0; i < F::kGroup; i += 8) {
-      pair(std::integral_constant<int, 0>());
-      pair(std::integral_constant<int, 2>());
-      pair(std::integral_constant<int, 4>());
-      pair(std::integral_constant<int, 6>());
-      from += kTogether;
-    }
+// Converts a pair's numbers. Those of MXFP4 are bfloat16 as they are.
+template <Form kForm, class F>
+HWY_INLINE Decoded<kForm> ConvertOf(VF even, VF odd) {
+  if constexpr (kForm == Form::kRounded && F::kNumbers == Numbers::kE2M1) {
+    return {even, odd};
+  } else {
+    return Convert<kForm>(even, odd);
   }
 }
 
-template <Form kForm, class F, typename Params>
-HWY_INLINE void DecodeBlocksOf(const CodeFormat& format, const uint8_t* strip,
-                               int32_t k, const Place& place, Params params,
-                               void* out) {
-  using T = std::conditional_t<kForm == Form::kFloat, float, uint16_t>;
-  T* to = static_cast<T*>(out) + place.first;
-  const size_t rows = kForm == Form::kBf16Pairs ? F::kGroup / 2 : F::kGroup;
+// Calls on_pair(even, odd) with the numbers of each two inputs of a group, of a
+// vector of columns from `c` on.
+template <class F, typename OnPair>
+HWY_INLINE void DecodePairs(const uint8_t* codes, size_t c, VF scale,
+                            VF minimum, OnPair on_pair) {
+  constexpr size_t kTogether = size_t{kStripColumns} * F::kBits;  // bytes of 8
+  const uint8_t* from = codes + (F::kBits == 8 ? 2 * c : c);
+  const auto pair = [&](auto input) HWY_ATTR {
+    constexpr int kInput = decltype(input)::value;
+    on_pair(
+        hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput>(from)),
+                   scale, minimum),
+        hn::MulAdd(NumberOf<F::kNumbers>(CodesOf<F::kBits, kInput + 1>(from)),
+                   scale, minimum));
+  };
+  for (int32_t i = 0; i < F::kGroup; i += 8) {
+    pair(std::integral_constant<int, 0>());
+    pair(std::integral_constant<int, 2>());
+    pair(std::integral_constant<int, 4>());
+    pair(std::integral_constant<int, 6>());
+    from += kTogether;
+  }
+}
+
+// Calls on_group(codes, scales, minima) for each group of k inputs.
+template <class F, typename Params, typename OnGroup>
+HWY_INLINE void ForGroups(const CodeFormat& format, const uint8_t* strip,
+                          int32_t k, Params params, OnGroup on_group) {
+  const DF d;
   BlockParams from;
   GroupNumbers numbers;
   for (int32_t block = 0; block < k / F::kBlock; ++block) {
     for (int half = 0; half < format.halves; ++half) {
-      uint16_t bits[kStripColumns];
-      std::memcpy(bits, strip, sizeof bits);
-      strip += sizeof bits;
-      for (int c = 0; c < kStripColumns; ++c) {
-        from.half[half][c] = Float16ToFloat(bits[c]);
+      HWY_ALIGN hwy::float16_t some[kStripColumns];
+      std::memcpy(some, strip, sizeof some);
+      strip += sizeof some;
+      for (size_t c = 0; c < kStripColumns; c += hn::Lanes(d)) {
+        hn::Store(hn::PromoteTo(d, hn::Load(DF16(), some + c)), d,
+                  from.half[half] + c);
       }
     }
     from.bytes = strip;
     strip += format.bytes * kStripColumns;
     params(from, &numbers);
     for (int32_t g = 0; g < F::kBlock / F::kGroup; ++g) {
-      DecodeGroup<kForm, F>(strip, numbers.scale[g], numbers.minimum[g], place,
-                            to);
+      on_group(strip, numbers.scale[g], numbers.minimum[g]);
       strip += size_t{F::kGroup} * F::kBits * kStripColumns / 8;
-      to += rows * place.row;
     }
   }
 }
 
+// Writes numbers to their places in a panel, the next group's after the last
+// one's.
 template <Form kForm>
+struct Writer {
+  using T = std::conditional_t<kIsFloats<kForm>, float, uint16_t>;
+  const Place place;
+  T* out;
+
+  template <class F>
+  HWY_INLINE void Group(const uint8_t* codes, const float* scales,
+                        const float* minima) {
+    const DF d;
+    const size_t lanes = hn::Lanes(d);
+    for (size_t c = 0; c < static_cast<size_t>(place.count); c += lanes) {
+      const size_t left = place.count - c;
+      T* to = out + c * place.stride;
+      DecodePairs<F>(
+          codes, c, hn::Load(d, scales + c), hn::Load(d, minima + c),
+          [&](VF even, VF odd) HWY_ATTR {
+            T* const next =
+                kForm == Form::kBf16Pairs ? nullptr : to + place.row;
+            if (left >= lanes) {
+              StoreColumns<kForm>(ConvertOf<kForm, F>(even, odd), to, next);
+            } else {
+              StoreSome<kForm>(ConvertOf<kForm, F>(even, odd), left, to, next);
+            }
+            to += kForm == Form::kBf16Pairs ? place.row : 2 * place.row;
+          });
+    }
+    out += place.row * (kForm == Form::kBf16Pairs ? F::kGroup / 2 : F::kGroup);
+  }
+};
+
+// Multiplies rows by numbers, of which each is used at once, and adds to sums.
+template <Form kForm, int kRows>
+struct Multiplier {
+  const float* a;  // the next group's inputs
+  const size_t a_row, sums_row;
+  float* const sums;
+
+  template <class F>
+  HWY_INLINE void Group(const uint8_t* codes, const float* scales,
+                        const float* minima) {
+    const DF d;
+    for (size_t c = 0; c < kStripColumns; c += hn::Lanes(d)) {
+      const float* next = a;
+      VF sum[kRows];
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        sum[r] = hn::LoadU(d, sums + r * sums_row + c);
+      }
+      DecodePairs<F>(
+          codes, c, hn::Load(d, scales + c), hn::Load(d, minima + c),
+          [&](VF even, VF odd) HWY_ATTR {
+            const Decoded<kForm> w = ConvertOf<kForm, F>(even, odd);
+            // bfloat16's are added with the odd input first.
+            constexpr int kFirst = kForm == Form::kRounded ? 1 : 0;
+            const VF first = kFirst == 1 ? w.odd : w.even;
+            const VF second = kFirst == 1 ? w.even : w.odd;
+#pragma GCC unroll 4
+            for (int r = 0; r < kRows; ++r) {
+              const float* const x = next + r * a_row;
+              sum[r] = hn::MulAdd(hn::Set(d, x[kFirst]), first, sum[r]);
+              sum[r] = hn::MulAdd(hn::Set(d, x[1 - kFirst]), second, sum[r]);
+            }
+            next += 2;
+          });
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) {
+        hn::StoreU(sum[r], d, sums + r * sums_row + c);
+      }
+    }
+    a += F::kGroup;
+  }
+};
+
+// Gives a strip's groups to a Writer or a Multiplier.
+template <typename Sink>
 HWY_INLINE void DecodeFormat(const CodeFormat& format, const uint8_t* strip,
-                             int32_t k, const Place& place, void* out) {
+                             int32_t k, Sink sink) {
   const auto decode = [&](auto traits, auto params) HWY_ATTR {
-    DecodeBlocksOf<kForm, decltype(traits)>(format, strip, k, place, params,
-                                            out);
+    using F = decltype(traits);
+    ForGroups<F>(
+        format, strip, k, params,
+        [&](const uint8_t* codes, const float* scales, const float* minima)
+            HWY_ATTR { sink.template Group<F>(codes, scales, minima); });
   };
   constexpr Numbers kCodes = Numbers::kCodes;
   switch (format.kind) {
@@ -309,6 +385,15 @@ HWY_INLINE void DecodeFormat(const CodeFormat& format, const uint8_t* strip,
   }
 }
 
+template <Form kForm>
+HWY_INLINE void Write(const CodeFormat& format, const uint8_t* strip, int32_t k,
+                      const Place& place, void* out) {
+  DecodeFormat(
+      format, strip, k,
+      Writer<kForm>{
+          place, static_cast<typename Writer<kForm>::T*>(out) + place.first});
+}
+
 void DecodeStripImpl(const CodeFormat& format, const std::byte* strip,
                      int32_t k, DType dtype, const PanelOrder& order,
                      int32_t column, int32_t count, void* out) {
@@ -319,11 +404,55 @@ void DecodeStripImpl(const CodeFormat& format, const std::byte* strip,
   place.count = count;
   const auto* from = reinterpret_cast<const uint8_t*>(strip);
   if (dtype == DType::kFloat32) {
-    DecodeFormat<Form::kFloat>(format, from, k, place, out);
+    Write<Form::kFloat>(format, from, k, place, out);
   } else if (order.interleave == 1) {
-    DecodeFormat<Form::kBf16>(format, from, k, place, out);
+    Write<Form::kBf16>(format, from, k, place, out);
   } else {
-    DecodeFormat<Form::kBf16Pairs>(format, from, k, place, out);
+    Write<Form::kBf16Pairs>(format, from, k, place, out);
+  }
+}
+
+const uint8_t* SliceBegin(const CodeFormat& format, const std::byte* strip,
+                          int32_t begin) {
+  return reinterpret_cast<const uint8_t*>(strip) +
+         kStripColumns * format.row_bytes(begin);
+}
+
+void DecodeSliceImpl(const CodeFormat& format, const std::byte* strip,
+                     int32_t begin, int32_t end, DType dtype, float* out) {
+  constexpr Place kPlace = {0, kStripColumns, 1, kStripColumns};
+  const uint8_t* const from = SliceBegin(format, strip, begin);
+  if (dtype == DType::kFloat32) {
+    Write<Form::kFloat>(format, from, end - begin, kPlace, out);
+  } else {
+    Write<Form::kRounded>(format, from, end - begin, kPlace, out);
+  }
+}
+
+template <Form kForm>
+HWY_INLINE void MultiplyForm(const CodeFormat& format, const uint8_t* strip,
+                             int32_t k, const float* a, size_t a_row,
+                             int32_t rows, float* sums, size_t sums_row) {
+  if (rows == 1) {
+    DecodeFormat(format, strip, k,
+                 Multiplier<kForm, 1>{a, a_row, sums_row, sums});
+  } else {
+    DecodeFormat(format, strip, k,
+                 Multiplier<kForm, kFewRows>{a, a_row, sums_row, sums});
+  }
+}
+
+void MultiplyStripImpl(const CodeFormat& format, const std::byte* strip,
+                       int32_t begin, int32_t end, DType dtype, const float* a,
+                       size_t a_row, int32_t rows, float* sums,
+                       size_t sums_row) {
+  const uint8_t* const from = SliceBegin(format, strip, begin);
+  if (dtype == DType::kFloat32) {
+    MultiplyForm<Form::kFloat>(format, from, end - begin, a, a_row, rows, sums,
+                               sums_row);
+  } else {
+    MultiplyForm<Form::kRounded>(format, from, end - begin, a, a_row, rows,
+                                 sums, sums_row);
   }
 }
 
@@ -335,6 +464,8 @@ HWY_AFTER_NAMESPACE();
 namespace sluice {
 
 HWY_EXPORT(DecodeStripImpl);
+HWY_EXPORT(DecodeSliceImpl);
+HWY_EXPORT(MultiplyStripImpl);
 
 void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
                  DType dtype, const PanelOrder& order, int32_t column,
@@ -345,6 +476,19 @@ void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
   }
   HWY_DYNAMIC_DISPATCH(DecodeStripImpl)
   (format, strip, k, dtype, order, column, count, out);
+}
+
+void DecodeSlice(const CodeFormat& format, const std::byte* strip,
+                 int32_t begin, int32_t end, DType dtype, float* out) {
+  HWY_DYNAMIC_DISPATCH(DecodeSliceImpl)
+  (format, strip, begin, end, dtype, out);
+}
+
+void MultiplyStrip(const CodeFormat& format, const std::byte* strip,
+                   int32_t begin, int32_t end, DType dtype, const float* a,
+                   size_t a_row, int32_t rows, float* sums, size_t sums_row) {
+  HWY_DYNAMIC_DISPATCH(MultiplyStripImpl)
+  (format, strip, begin, end, dtype, a, a_row, rows, sums, sums_row);
 }
 
 }  // namespace sluice

@@ -3,6 +3,8 @@
 //   llamacpp_peer version
 //   llamacpp_peer quantize FROM TO FTYPE PURE HEAD EMBEDDING
 //   llamacpp_peer score GGUF CONTEXT THREADS
+//   llamacpp_peer tokenize GGUF
+//   llamacpp_peer generate GGUF CONTEXT THREADS NEW
 //
 // quantize: a file of float32 or float16 to FTYPE (a llama_ftype). With PURE 1
 // all matrices get that type; HEAD and EMBEDDING are ggml_types, or -1 for what
@@ -11,6 +13,13 @@
 // score: reads lines of token ids, each at most CONTEXT of them and a text of
 // its own, and prints for each id but a line's first -log of its probability.
 // KV is float32, and attention is not the fused one.
+//
+// tokenize: reads texts, each a line of hexadecimal digits, and prints the ids
+// of each on a line: special tokens that the text has, but none around it.
+//
+// generate: reads lines of token ids and prints for each, on a line, the
+// likeliest NEW ids that follow, each as MARGIN:TEXT: by how much its logit is
+// above the second, and its bytes in hexadecimal. Stops at an answer's end.
 
 #include <algorithm>
 #include <cmath>
@@ -54,17 +63,90 @@ double MinusLogProbability(const float* logits, int vocab, int id) {
   return std::log(sum) + largest - logits[id];
 }
 
+// Returns a context for `model`, or null: args are its CONTEXT and THREADS.
+llama_context* MakeContext(llama_model* model, char** args) {
+  llama_context_params params = llama_context_default_params();
+  params.n_ctx = params.n_batch = params.n_ubatch = std::atoi(args[0]);
+  params.n_threads = params.n_threads_batch = std::atoi(args[1]);
+  params.type_k = params.type_v = GGML_TYPE_F32;
+  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+  return llama_init_from_model(model, params);
+}
+
+int Tokenize(char** args) {
+  llama_model_params params = llama_model_default_params();
+  params.vocab_only = true;
+  llama_model* model = llama_model_load_from_file(args[0], params);
+  if (model == nullptr) return Fail(std::string("cannot load ") + args[0]);
+  const llama_vocab* vocab = llama_model_get_vocab(model);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::string text;
+    for (size_t i = 0; i + 1 < line.size(); i += 2) {
+      text += static_cast<char>(std::stoi(line.substr(i, 2), nullptr, 16));
+    }
+    std::vector<llama_token> ids(text.size() + 8);
+    const int count = llama_tokenize(
+        vocab, text.data(), static_cast<int32_t>(text.size()), ids.data(),
+        static_cast<int32_t>(ids.size()), /*add_special=*/false,
+        /*parse_special=*/true);
+    for (int i = 0; i < count; ++i) std::printf("%d ", ids[i]);
+    std::printf("\n");
+  }
+  llama_model_free(model);
+  return 0;
+}
+
+int Generate(char** args) {
+  llama_model* model =
+      llama_model_load_from_file(args[0], llama_model_default_params());
+  if (model == nullptr) return Fail(std::string("cannot load ") + args[0]);
+  llama_context* context = MakeContext(model, args + 1);
+  if (context == nullptr) return Fail(std::string("cannot run ") + args[0]);
+  const llama_vocab* vocab = llama_model_get_vocab(model);
+  const int size = llama_vocab_n_tokens(vocab);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream numbers(line);
+    std::vector<llama_token> ids;
+    for (llama_token id; numbers >> id;) ids.push_back(id);
+    llama_memory_clear(llama_get_memory(context), /*data=*/true);
+    for (int i = 0; i < std::atoi(args[3]); ++i) {
+      if (llama_decode(context, llama_batch_get_one(
+                                    ids.data(),
+                                    static_cast<int32_t>(ids.size()))) != 0) {
+        return Fail("llama_decode");
+      }
+      const float* logits = llama_get_logits_ith(context, -1);
+      const float* best = std::max_element(logits, logits + size);
+      float second = -INFINITY;
+      for (const float* x = logits; x < logits + size; ++x) {
+        if (x != best) second = std::max(second, *x);
+      }
+      const auto id = static_cast<llama_token>(best - logits);
+      if (llama_vocab_is_eog(vocab, id)) break;
+      char piece[256];
+      const int bytes = llama_token_to_piece(vocab, id, piece, sizeof piece, 0,
+                                             /*special=*/false);
+      std::printf("%.5g:", *best - second);
+      for (int b = 0; b < bytes; ++b) {
+        std::printf("%02x", static_cast<unsigned char>(piece[b]));
+      }
+      std::printf(" ");
+      ids = {id};
+    }
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  llama_free(context);
+  llama_model_free(model);
+  return 0;
+}
+
 int Score(char** args) {
   const int context_size = std::atoi(args[1]);
   llama_model* model =
       llama_model_load_from_file(args[0], llama_model_default_params());
   if (model == nullptr) return Fail(std::string("cannot load ") + args[0]);
-  llama_context_params params = llama_context_default_params();
-  params.n_ctx = params.n_batch = params.n_ubatch = context_size;
-  params.n_threads = params.n_threads_batch = std::atoi(args[2]);
-  params.type_k = params.type_v = GGML_TYPE_F32;
-  params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
-  llama_context* context = llama_init_from_model(model, params);
+  llama_context* context = MakeContext(model, args + 1);
   if (context == nullptr) return Fail(std::string("cannot run ") + args[0]);
   const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
   llama_batch batch = llama_batch_init(context_size, 0, 1);
@@ -112,6 +194,8 @@ int main(int argc, char** argv) {
   llama_backend_init();
   if (command == "quantize" && argc == 8) return Quantize(argv + 2);
   if (command == "score" && argc == 5) return Score(argv + 2);
+  if (command == "tokenize" && argc == 3) return Tokenize(argv + 2);
+  if (command == "generate" && argc == 6) return Generate(argv + 2);
   if (command == "version") {
     std::cout << "llama.cpp " << llama_version() << ", ggml " << ggml_version()
               << " " << ggml_commit() << "\n"

@@ -6,7 +6,7 @@
     make_gguf.py FILE --model DIR [--type f32] [--untie]
 
 llama.cpp is measured with it beside us: the same shapes, or the same weights.
-The file has no vocabulary, so that llama.cpp takes token ids alone. --model reads
+The vocabulary is of bytes and made-up words: prompts are token ids. --model reads
 a directory in Hugging Face's layout, of the plain Llama architecture. Needs the packages gguf
 and numpy of PyPI; --model also safetensors.
 """
@@ -103,6 +103,21 @@ def shape_of_model(directory):
                  own_head=not c.get("tie_word_embeddings", False))
 
 
+def add_vocabulary(writer, size):
+    """Adds a SentencePiece vocabulary: three special tokens, all bytes, then words that no text has."""
+    kinds = gguf.TokenType
+    tokens = [("<unk>", kinds.UNKNOWN), ("<s>", kinds.CONTROL), ("</s>", kinds.CONTROL)]
+    tokens += [(f"<0x{byte:02X}>", kinds.BYTE) for byte in range(256)]
+    tokens += [(f"\u2581word{i}", kinds.NORMAL) for i in range(len(tokens), size)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_types([int(kind) for _, kind in tokens])
+    writer.add_token_scores([-float(i) for i in range(len(tokens))])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
 def write(path, shape, weights, file_type, untie=False):
     """untie: a head of its own, equal to the embedding that the model uses as its head."""
     dtype, kind = TYPES[file_type]
@@ -119,7 +134,7 @@ def write(path, shape, weights, file_type, untie=False):
     writer.add_layer_norm_rms_eps(s.norm_eps)
     writer.add_vocab_size(s.vocab)
     writer.add_file_type(kind)
-    writer.add_tokenizer_model("no_vocab")
+    add_vocabulary(writer, s.vocab)
 
     def norm(name, source):
         writer.add_tensor(name + ".weight", weights.norm(source + ".weight", s.hidden))

@@ -1,11 +1,14 @@
 #include "runtime/kernels/cpu/gemm.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm_shape.h"
+#include "runtime/kernels/cpu/slice_gemm.h"
+#include "runtime/quant/strip_codec.h"
 
 namespace sluice {
 namespace {
@@ -23,6 +26,76 @@ constexpr int kFormatVersion = 3;
 void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
   for (int32_t row = 1; cols != stride && row < rows; ++row) {
     std::memmove(tile + row * cols, tile + row * stride, cols * sizeof(float));
+  }
+}
+
+// Multiplies rows by a panel in codes: [rows, kPanelColumns] at space->total.
+void MultiplyPanel(const MatrixLayout& w, int panel, const std::byte* codes,
+                   DType dtype, const SumOrder& order, const void* a,
+                   int32_t rows, SliceSpace* space) {
+  struct Strip {
+    const CodeFormat* format;
+    const std::byte* codes;
+  };
+  std::array<Strip, kPanelColumns / kStripColumns> strips;
+  int32_t count = 0;
+  for (int32_t column = w.panel_begin(panel); column < w.panel_end(panel);
+       column += kStripColumns) {
+    const CodedColumns& some = w.CodesAt(column);
+    strips[count++] = {some.format, codes};
+    codes += some.strip_bytes;
+  }
+  // Few rows use each number at once; rows that are not there are computed,
+  // too.
+  const bool few = rows <= kFewRows;
+  const int32_t together = few && rows > 1 ? kFewRows : rows;
+  const size_t numbers = static_cast<size_t>(together) * kPanelColumns;
+  for (int32_t chunk = 0; chunk < w.k; chunk += order.chunk) {
+    float* const sums = chunk == 0 ? space->total : space->sums;
+    if (few) std::fill_n(sums, numbers, 0.0f);
+    const int32_t chunk_end = std::min(w.k, chunk + order.chunk);
+    for (int32_t begin = chunk; begin < chunk_end; begin += kSliceInputs) {
+      const int32_t end = std::min(chunk_end, begin + kSliceInputs);
+      WidenRows(a, dtype, w.k, rows, begin, end, space->inputs);
+      const SmallAreZeros zeros(dtype == DType::kBFloat16);
+      for (int32_t s = 0; s < count; ++s) {
+        if (few) {
+          MultiplyStrip(*strips[s].format, strips[s].codes, begin, end, dtype,
+                        space->inputs, kSliceRow, together,
+                        sums + s * kStripColumns, kPanelColumns);
+        } else {
+          DecodeSlice(*strips[s].format, strips[s].codes, begin, end, dtype,
+                      space->weights + s * kSliceStrip);
+        }
+      }
+      if (few) continue;
+      MultiplySlice(space->weights, count, space->inputs, rows, end - begin,
+                    order.odd_first, begin == chunk, sums);
+    }
+    if (chunk > 0) AddSums(sums, numbers, space->total);
+  }
+}
+
+// Multiplies rows [rows.begin, rows.end) of `a` by a panel in codes whose order
+// of summation is known.
+void MultiplyCoded(const MatrixLayout& w, int panel, const std::byte* codes,
+                   DType dtype, const SumOrder& order, const void* a,
+                   ColumnRange rows, SliceSpace* space,
+                   GemmEngine::Epilogue epilogue) {
+  constexpr int32_t kTileRows = GemmEngine::kTileRows;
+  const int32_t columns = w.panel_end(panel) - w.panel_begin(panel);
+  const size_t row_bytes = w.k * ElementBytes(dtype);
+  for (int32_t row = rows.begin; row < rows.end; row += kSliceRows) {
+    const int32_t some = std::min(kSliceRows, rows.end - row);
+    MultiplyPanel(w, panel, codes, dtype, order,
+                  static_cast<const std::byte*>(a) + row * row_bytes, some,
+                  space);
+    for (int32_t first = 0; first < some; first += kTileRows) {
+      float* const tile = space->total + first * kPanelColumns;
+      const int32_t valid = std::min(kTileRows, some - first);
+      CloseRows(valid, columns, kPanelColumns, tile);
+      epilogue(row + first, valid, w.panel_begin(panel), columns, tile);
+    }
   }
 }
 
@@ -45,9 +118,10 @@ uint64_t HashText(uint64_t hash, absl::string_view text) {
 // The stream and the scratch memory of one compute thread.
 struct GemmThread {
   dnnl::stream stream;
-  std::vector<std::byte> scratchpad;  // oneDNN's, to be aligned
-  std::vector<std::byte> panel;       // a dequantized one, to be aligned
-  std::vector<std::byte> plain;       // on its way there, to be aligned
+  std::vector<std::byte> scratchpad;   // oneDNN's, to be aligned
+  std::vector<std::byte> panel;        // a dequantized one, to be aligned
+  std::vector<std::byte> plain;        // on its way there, to be aligned
+  std::unique_ptr<SliceSpace> slices;  // if there are codes to decode
   void* scratch() { return AlignScratch(scratchpad.data()); }
   // Output of a call, [tile, panel].
   alignas(64) float tile[GemmEngine::kTileRows * GemmEngine::kPanelWidth];
@@ -135,6 +209,11 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
         for (const CodedColumns& some : w->codes) {
           if (some.format == nullptr) continue;
           hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
+        }
+        for (auto& thread : threads_) {
+          if (thread->slices == nullptr) {
+            thread->slices = std::make_unique<SliceSpace>();
+          }
         }
       } else {
         bytes = shape->quantized_bytes(w->format);
@@ -235,12 +314,19 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
     const int32_t panel = task / parts;
     const GemmShape& shape = panel + 1 == panels ? *shapes.last : *shapes.whole;
     GemmThread& self = *threads_[thread];
+    const int32_t begin = task % parts * part_rows;
+    const int32_t end = std::min(rows, begin + part_rows);
+    if (w.coded() && shape.sum_order().chunk > 0) {
+      MultiplyCoded(w, panel, packed.At(w.panel_offset(panel)), dtype(),
+                    shape.sum_order(), a, {begin, end}, self.slices.get(),
+                    epilogue);
+      return;
+    }
     std::byte* weights = AlignScratch(self.panel.data());
     dnnl_status_t status =
         shape.Dequantize(w, panel, packed.At(w.panel_offset(panel)), weights,
                          AlignScratch(self.plain.data()), self.stream, thread);
-    const int32_t end = std::min(rows, (task % parts + 1) * part_rows);
-    for (int32_t row = task % parts * part_rows; row < end; row += kTileRows) {
+    for (int32_t row = begin; row < end; row += kTileRows) {
       const int32_t valid = std::min(kTileRows, end - row);
       if (status == dnnl_success) {
         status = shape.Run(shape.TileFor(valid), weights,
@@ -310,7 +396,8 @@ size_t GemmEngine::scratch_bytes() const {
   size_t bytes = 0;
   for (const auto& thread : threads_) {
     bytes += sizeof(GemmThread) + thread->scratchpad.size() +
-             thread->panel.size() + thread->plain.size();
+             thread->panel.size() + thread->plain.size() +
+             (thread->slices == nullptr ? 0 : sizeof(SliceSpace));
   }
   return bytes;
 }

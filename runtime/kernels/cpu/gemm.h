@@ -31,8 +31,10 @@
 // engine's dtype. A quantized one holds the codes in that same order (see
 // runtime/quant/panel_codec.h); a task turns it into a full panel in its
 // thread's scratch memory, which stays in the cache, and runs all its row tiles
-// on that. So a GEMM with a quantized matrix has the same bits as one with
-// what Dequantize makes of it.
+// on that. A matrix in a checkpoint's codes is multiplied slice by slice
+// (slice_gemm.h) where oneDNN's order of summation is one that can be had so,
+// which GemmShape tries for each shape: with the same bits. So a GEMM with a
+// quantized matrix has the same bits as one with what Dequantize makes of it.
 //
 // Batch invariance: a row's result must not depend on how many rows are
 // computed with it. oneDNN does not promise that (its AVX2 kernels, for

@@ -1,6 +1,8 @@
 #include "runtime/kernels/cpu/gemm_shape.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/match.h"
@@ -9,6 +11,7 @@
 #include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/kernels/cpu/gemm.h"
+#include "runtime/quant/convert_floats.h"
 #include "runtime/quant/strip_codec.h"
 
 namespace sluice {
@@ -295,6 +298,60 @@ absl::StatusOr<PanelOrder> GemmShape::FindOrder() const try {
   return DnnlError("packed order", e);
 }
 
+absl::StatusOr<SumOrder> GemmShape::FindSumOrder() const {
+  const auto random = [&](uint32_t seed, int32_t rows) {
+    std::vector<float> values(static_cast<size_t>(rows) * k_);
+    FillRandom(seed, values.data(), values.size());
+    std::vector<std::byte> typed(ElementBytes(dtype_) * values.size());
+    ConvertFloats(values.data(), values.size(), dtype_, typed.data());
+    ToFloats(typed.data(), values.size(), dtype_, values.data());
+    return values;
+  };
+  const std::vector<float> w = random(1, n_);
+  const std::vector<float> row = random(2, 1);
+  const dnnl::stream stream(engine_);
+  std::vector<std::byte> memory_of_packed(packed_bytes() + kScratchAlignment);
+  std::byte* packed = AlignScratch(memory_of_packed.data());
+  SLUICE_RETURN_IF_ERROR(Pack(w.data(), packed, stream));
+  const Tile& tile = tiles_.back();
+  std::vector<std::byte> a(static_cast<size_t>(ReadableRows(tile.rows)) * k_ *
+                           sizeof(float));
+  ConvertFloats(row.data(), row.size(), dtype_, a.data());
+  std::vector<float> out(static_cast<size_t>(tile.rows) * width_);
+  std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
+  if (const dnnl_status_t status = Run(tile, packed, a.data(), out.data(),
+                                       AlignScratch(scratch.data()), stream, 0);
+      status != dnnl_success) {
+    return Internal("oneDNN: a product failed with status ",
+                    static_cast<int>(status));
+  }
+  const auto sum = [&](int32_t column, const SumOrder& order) {
+    const float* const weights = w.data() + static_cast<size_t>(column) * k_;
+    const int32_t flip = order.odd_first ? 1 : 0;
+    float total = 0;
+    for (int32_t begin = 0; begin < k_; begin += order.chunk) {
+      float chunk = 0;
+      for (int32_t i = begin; i < std::min(k_, begin + order.chunk); ++i) {
+        chunk = std::fma(row[i ^ flip], weights[i ^ flip], chunk);
+      }
+      total = begin == 0 ? chunk : total + chunk;
+    }
+    return total;
+  };
+  const bool pairs = dtype_ == DType::kBFloat16;
+  if (pairs && k_ % 2 != 0) return SumOrder();
+  for (const int32_t chunk : {2 * kSliceInputs, 4 * kSliceInputs, k_}) {
+    const SumOrder order = {chunk, pairs};
+    bool same = true;
+    for (int32_t column = 0; column < n_ && same; ++column) {
+      same = std::bit_cast<uint32_t>(sum(column, order)) ==
+             std::bit_cast<uint32_t>(out[column]);
+    }
+    if (same) return order;
+  }
+  return SumOrder();
+}
+
 absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   if (quantized_ != nullptr) return absl::OkStatus();
   auto q = std::make_unique<Quantized>();
@@ -321,6 +378,7 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   q->decoded = decoded;
   q->int4 = PanelCodec(n_, k_, 4, decoded, order);
   q->int8 = PanelCodec(n_, k_, 8, decoded, order);
+  SLUICE_ASSIGN_OR_RETURN(q->sums, FindSumOrder());
   quantized_ = std::move(q);
   return absl::OkStatus();
 } catch (const dnnl::error& e) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/types.h"
+#include "runtime/kernels/cpu/slice_gemm.h"
 #include "runtime/placement/matrix_layout.h"
 #include "runtime/quant/panel_codec.h"
 
@@ -103,6 +104,9 @@ class GemmShape {
                            const std::byte* quantized, std::byte* out,
                            std::byte* plain, const dnnl::stream& stream,
                            int thread) const;
+  // Returns the order in which Run sums, if PrepareQuantized found it: then
+  // MultiplySlice gives the same bits.
+  const SumOrder& sum_order() const { return quantized_->sums; }
   // Returns whether the codes lie in the packed order.
   bool quantized_in_order() const { return quantized_->in_order; }
 
@@ -122,6 +126,7 @@ class GemmShape {
     bool in_order = false;
     PanelOrder order;  // of what is decoded, and its dtype
     DType decoded = DType::kFloat32;
+    SumOrder sums;
     // Reorders float32 [k, n] to the packed order if not in_order.
     dnnl::reorder reorder;
     std::vector<dnnl::memory> plain, packed;  // per thread
@@ -136,6 +141,9 @@ class GemmShape {
   // Finds the packed order by packing numbers that tell where they come from;
   // block is 0 if it has another form.
   absl::StatusOr<PanelOrder> FindOrder() const;
+  // Finds the order of summation by trying those that oneDNN is known to have;
+  // chunk is 0 if it has another.
+  absl::StatusOr<SumOrder> FindSumOrder() const;
   // Drops the tiles that do not give every row the same bits.
   absl::Status KeepInvariantTiles();
 

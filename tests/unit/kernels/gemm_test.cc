@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -10,11 +11,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/blocks.h"
 #include "runtime/kernels/cpu/gemm_shape.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/memory/host_buffer.h"
 #include "runtime/quant/convert_floats.h"
 #include "runtime/quant/group_codec.h"
+#include "runtime/quant/strip_codec.h"
 #include "tests/unit/quant/dequantize_code.h"
 
 namespace sluice {
@@ -404,6 +407,91 @@ TEST(GemmColumnsTest, AColumnIsTheSameWhateverIsBesideIt) {
                       .ok());
       EXPECT_EQ(others, 0) << n << " columns";
     }
+  }
+}
+
+// Multiplies random rows by a matrix in codes, and by the numbers that they
+// stand for.
+void ExpectCodesMultiplyAsNumbers(DType dtype, const CodeFormat& format,
+                                  Shape shape) {
+  ComputePool pool(2);
+  auto made = GemmEngine::Create(dtype, &pool);
+  if (absl::IsUnimplemented(made.status())) return;
+  ASSERT_TRUE(made.ok()) << made.status();
+  GemmEngine& engine = **made;
+  const auto [n, k] = shape;
+  auto full = engine.Layout(n, k, WeightFormat::kFull, 0);
+  ASSERT_TRUE(full.ok()) << full.status();
+  MatrixLayout coded = engine.rules().LayoutCoded(k, {{{n, &format}}}, 0);
+  ASSERT_TRUE(engine.Prepare(&coded).ok());
+  MemoryBudget budget(Tier::kHost, uint64_t{1} << 30);
+  auto numbers = HostBuffer::Create("numbers", full->bytes, &budget);
+  auto codes = HostBuffer::Create("codes", coded.bytes, &budget);
+  ASSERT_TRUE(numbers.ok() && codes.ok());
+  std::mt19937 random(3);
+  std::vector<float> w(RoundUpTo(n, kPanelColumns) * k);
+  for (int32_t row = 0; row < n; row += kStripColumns) {
+    // Without the bits that make scales of float16 infinite.
+    std::vector<std::byte> raw(kStripColumns * format.row_bytes(k));
+    for (std::byte& byte : raw) byte = std::byte(random() & 0xbb);
+    std::byte* const strip = codes->as<std::byte>() + coded.CodedBytes(row);
+    ASSERT_TRUE(EncodeStrip(format, raw.data(),
+                            std::min(kStripColumns, n - row), k, strip)
+                    .ok());
+    std::vector<float> slice(static_cast<size_t>(k) * kStripColumns);
+    DecodeSlice(format, strip, 0, k, DType::kFloat32, slice.data());
+    for (int32_t i = 0; i < k * kStripColumns; ++i) {
+      w[static_cast<size_t>(row + i % kStripColumns) * k + i / kStripColumns] =
+          slice[i];
+    }
+  }
+  for (int p = 0; p < full->num_panels(); ++p) {
+    ASSERT_TRUE(engine
+                    .Pack(*full, p, w.data() + full->panel_begin(p) * k, 0,
+                          numbers->as<std::byte>() + full->panel_offset(p))
+                    .ok());
+  }
+  for (const int32_t rows : {1, 3, 5, 130, 300}) {
+    SCOPED_TRACE(testing::Message() << format.name << ", " << n << " x " << k
+                                    << ", " << rows << " rows");
+    std::normal_distribution<float> normal;
+    std::vector<float> a(static_cast<size_t>(rows) * k);
+    for (float& x : a) x = normal(random);
+    std::vector<std::byte> typed(ReadableRows(rows) * k *
+                                 engine.element_bytes());
+    ConvertFloats(a.data(), a.size(), dtype, typed.data());
+    std::vector<float> out[2];
+    for (const bool keeps : {false, true}) {
+      std::vector<float>& to = out[keeps];
+      to.resize(static_cast<size_t>(rows) * n);
+      const absl::Status status = engine.Multiply(
+          keeps ? coded : *full,
+          PackedView::Whole((keeps ? codes : numbers)->as<std::byte>()),
+          typed.data(), rows,
+          [&](int32_t row, int32_t count, int32_t col, int32_t cols,
+              float* tile) {
+            for (int32_t i = 0; i < count; ++i) {
+              std::memcpy(to.data() + static_cast<size_t>(row + i) * n + col,
+                          tile + i * cols, cols * sizeof(float));
+            }
+          });
+      ASSERT_TRUE(status.ok()) << status;
+    }
+    EXPECT_EQ(std::memcmp(out[0].data(), out[1].data(),
+                          out[0].size() * sizeof(float)),
+              0);
+  }
+}
+
+TEST(CodedGemmTest, CodesMultiplyAsTheirNumbers) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    for (const CodeFormat& format : CodeFormats()) {
+      ExpectCodesMultiplyAsNumbers(dtype, format, {72, 1280});
+    }
+    // Sums of several chunks, the last one short; and a last panel.
+    const CodeFormat* const small = FindCodeFormat("Q8_0");
+    ASSERT_NE(small, nullptr);
+    ExpectCodesMultiplyAsNumbers(dtype, *small, {203, 2592});
   }
 }
 
