@@ -183,6 +183,7 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
   gemm_threads = kGemmScratch;
+  size_t slice_rows = 0;  // of all threads
   const bool codes = std::any_of(
       spec.layers.begin(), spec.layers.end(),
       [](const LayerSpec& layer) { return layer.codes != LayerCodes(); });
@@ -195,9 +196,13 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
     gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
-    if (codes || spec.head_codes != nullptr) gemm_threads += sizeof(SliceSpace);
+    if (codes || spec.head_codes != nullptr) {
+      gemm_threads += sizeof(SliceSpace);
+      slice_rows =
+          sizeof(float) * kSliceRows * SliceRow(static_cast<int32_t>(deepest));
+    }
   }
-  gemm_threads *= shape.threads;
+  gemm_threads = gemm_threads * shape.threads + slice_rows;
   const size_t attention_thread =
       AttentionScratchSizes(spec.head_dim,
                             shape.sparsity < 1 ? shape.max_model_len : 0)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/model/code_format.h"
@@ -12,15 +13,18 @@ inline constexpr int32_t kSliceInputs = kMaxCodeBlock;
 // Floats from a strip of a slice to the next: not a multiple of a page, so that
 // strips do not crowd each other out of the cache.
 inline constexpr int32_t kSliceStrip = kSliceInputs * kStripColumns + 16;
-// Floats from a row's inputs to the next row's.
-inline constexpr int32_t kSliceRow = kSliceInputs + 16;
 // Rows that share a decoded slice.
 inline constexpr int32_t kSliceRows = 256;
+
+// Returns the floats from a row of k inputs to the next one: not a multiple of
+// a page, either.
+inline constexpr size_t SliceRow(int32_t k) {
+  return static_cast<size_t>(k) + 16;
+}
 
 // What a thread works with.
 struct SliceSpace {
   alignas(64) float weights[kPanelColumns / kStripColumns * kSliceStrip];
-  alignas(64) float inputs[kSliceRows * kSliceRow];
   alignas(64) float sums[kSliceRows * kPanelColumns];   // of a chunk
   alignas(64) float total[kSliceRows * kPanelColumns];  // the result
 };

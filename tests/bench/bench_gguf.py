@@ -26,7 +26,7 @@ from machine import machine, record_case
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Prompt and new tokens of each sequence: a run takes some seconds.
-LENGTHS = {1: (128, 16), 32: (16, 8), 256: (8, 4)}
+LENGTHS = {1: (128, 16), 32: (16, 8), 256: (4, 3)}
 
 
 def sluice(args, file, batch, requests):
@@ -54,13 +54,16 @@ def llama(args, file, batch):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("files", nargs="+")
-    parser.add_argument("--llama-cpp", required=True, help="directory of llama-batched-bench")
+    parser.add_argument("files", nargs="*", help="none: records the machine's peaks only")
+    parser.add_argument("--llama-cpp", help="directory of llama-batched-bench")
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--batches", default="1,32,256")
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
-    info = machine(args.bin)
+    result = os.path.join(HERE, "results", "gguf.json")
+    if not args.files:
+        record_case(result, "peaks", {}, machine(args.bin))
+    info = machine()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as d:
         for file in args.files:
             for batch in map(int, args.batches.split(",")):
@@ -77,7 +80,7 @@ def main():
                     print(f"{case:32} {what:20} sluice {statistics.median(ours):8.1f}   llama.cpp "
                           f"{statistics.median(theirs):8.1f}   "
                           f"{figures[what]['times llama.cpp']['median']:.2f}", flush=True)
-                record_case(os.path.join(HERE, "results", "gguf.json"), case, figures, info)
+                record_case(result, case, figures, info)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,20 @@ void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
   }
 }
 
+// Returns the rows of a task, whole units: with many threads and few panels,
+// several tasks dequantize one panel.
+int32_t PartRows(int32_t rows, int32_t panels, int threads, int32_t unit) {
+  const int32_t units = (rows + unit - 1) / unit;
+  const int32_t wanted =
+      std::clamp((2 * threads + panels - 1) / panels, 1, units);
+  return (units + wanted - 1) / wanted * unit;
+}
+
 // Multiplies rows by a panel in codes: [rows, kPanelColumns] at space->total.
+// `a` is [rows, k], `a_row` apart.
 void MultiplyPanel(const MatrixLayout& w, int panel, const std::byte* codes,
-                   DType dtype, const SumOrder& order, const void* a,
-                   int32_t rows, SliceSpace* space) {
+                   DType dtype, const SumOrder& order, const float* a,
+                   size_t a_row, int32_t rows, SliceSpace* space) {
   struct Strip {
     const CodeFormat* format;
     const std::byte* codes;
@@ -56,46 +66,22 @@ void MultiplyPanel(const MatrixLayout& w, int panel, const std::byte* codes,
     const int32_t chunk_end = std::min(w.k, chunk + order.chunk);
     for (int32_t begin = chunk; begin < chunk_end; begin += kSliceInputs) {
       const int32_t end = std::min(chunk_end, begin + kSliceInputs);
-      WidenRows(a, dtype, w.k, rows, begin, end, space->inputs);
       const SmallAreZeros zeros(dtype == DType::kBFloat16);
       for (int32_t s = 0; s < count; ++s) {
         if (few) {
           MultiplyStrip(*strips[s].format, strips[s].codes, begin, end, dtype,
-                        space->inputs, kSliceRow, together,
-                        sums + s * kStripColumns, kPanelColumns);
+                        a + begin, a_row, together, sums + s * kStripColumns,
+                        kPanelColumns);
         } else {
           DecodeSlice(*strips[s].format, strips[s].codes, begin, end, dtype,
                       space->weights + s * kSliceStrip);
         }
       }
       if (few) continue;
-      MultiplySlice(space->weights, count, space->inputs, rows, end - begin,
+      MultiplySlice(space->weights, count, a + begin, a_row, rows, end - begin,
                     order.odd_first, begin == chunk, sums);
     }
     if (chunk > 0) AddSums(sums, numbers, space->total);
-  }
-}
-
-// Multiplies rows [rows.begin, rows.end) of `a` by a panel in codes whose order
-// of summation is known.
-void MultiplyCoded(const MatrixLayout& w, int panel, const std::byte* codes,
-                   DType dtype, const SumOrder& order, const void* a,
-                   ColumnRange rows, SliceSpace* space,
-                   GemmEngine::Epilogue epilogue) {
-  constexpr int32_t kTileRows = GemmEngine::kTileRows;
-  const int32_t columns = w.panel_end(panel) - w.panel_begin(panel);
-  const size_t row_bytes = w.k * ElementBytes(dtype);
-  for (int32_t row = rows.begin; row < rows.end; row += kSliceRows) {
-    const int32_t some = std::min(kSliceRows, rows.end - row);
-    MultiplyPanel(w, panel, codes, dtype, order,
-                  static_cast<const std::byte*>(a) + row * row_bytes, some,
-                  space);
-    for (int32_t first = 0; first < some; first += kTileRows) {
-      float* const tile = space->total + first * kPanelColumns;
-      const int32_t valid = std::min(kTileRows, some - first);
-      CloseRows(valid, columns, kPanelColumns, tile);
-      epilogue(row + first, valid, w.panel_begin(panel), columns, tile);
-    }
   }
 }
 
@@ -138,6 +124,13 @@ struct GemmEngine::PanelShapes {
   bool HaveTile(int32_t rows) const {
     return whole->TileFor(rows).rows == rows &&
            last->TileFor(rows).rows == rows;
+  }
+
+  // Returns whether so many rows are multiplied with slices of what is in
+  // codes.
+  bool MultiplySlices(int32_t rows) const {
+    return whole->sum_order().chunk > 0 && last->sum_order().chunk > 0 &&
+           (rows <= kFewRows || whole->slices_are_faster());
   }
 };
 
@@ -210,10 +203,13 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
           if (some.format == nullptr) continue;
           hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
         }
-        for (auto& thread : threads_) {
-          if (thread->slices == nullptr) {
-            thread->slices = std::make_unique<SliceSpace>();
+        if (shape->sum_order().chunk > 0) {
+          for (auto& thread : threads_) {
+            if (thread->slices == nullptr) {
+              thread->slices = std::make_unique<SliceSpace>();
+            }
           }
+          wide_.resize(std::max(wide_.size(), kSliceRows * SliceRow(w->k)));
         }
       } else {
         bytes = shape->quantized_bytes(w->format);
@@ -254,8 +250,56 @@ absl::Status GemmEngine::Multiply(const MatrixLayout& w,
   if (rows == 0 || w.n == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
-  return w.quantized() ? MultiplyQuantized(w, shapes, packed, a, rows, epilogue)
-                       : MultiplyFull(w, shapes, packed, a, rows, epilogue);
+  if (!w.quantized()) {
+    return MultiplyFull(w, shapes, packed, a, rows, epilogue);
+  }
+  if (!w.coded() || !shapes.MultiplySlices(rows)) {
+    return MultiplyQuantized(w, shapes, packed, a, rows, epilogue);
+  }
+  const size_t row_bytes = w.k * element_bytes();
+  for (int32_t row = 0; row < rows; row += kSliceRows) {
+    MultiplyCoded(w, shapes, packed,
+                  static_cast<const std::byte*>(a) + row * row_bytes, row,
+                  std::min(kSliceRows, rows - row), epilogue);
+  }
+  return absl::OkStatus();
+}
+
+void GemmEngine::MultiplyCoded(const MatrixLayout& w, const PanelShapes& shapes,
+                               const PackedView& packed, const void* a,
+                               int32_t first_row, int32_t rows,
+                               Epilogue epilogue) {
+  // All panels' tasks read the same floats.
+  constexpr int32_t kWiden = 16;
+  const size_t a_row = SliceRow(w.k);
+  pool_->ParallelFor((rows + kWiden - 1) / kWiden, [&](int task, int) {
+    const int32_t row = task * kWiden;
+    WidenRows(static_cast<const std::byte*>(a) +
+                  static_cast<size_t>(row) * w.k * element_bytes(),
+              dtype(), w.k, std::min(kWiden, rows - row), a_row,
+              wide_.data() + row * a_row);
+  });
+  const int32_t panels = w.num_panels();
+  const int32_t part_rows =
+      PartRows(rows, panels, pool_->num_threads(), kMinPartRows);
+  const int32_t parts = (rows + part_rows - 1) / part_rows;
+  pool_->ParallelFor(panels * parts, [&](int task, int thread) {
+    const int32_t panel = task / parts;
+    const GemmShape& shape = panel + 1 == panels ? *shapes.last : *shapes.whole;
+    const int32_t row = task % parts * part_rows;
+    const int32_t some = std::min(part_rows, rows - row);
+    SliceSpace* const space = threads_[thread]->slices.get();
+    MultiplyPanel(w, panel, packed.At(w.panel_offset(panel)), dtype(),
+                  shape.sum_order(), wide_.data() + row * a_row, a_row, some,
+                  space);
+    for (int32_t first = 0; first < some; first += kTileRows) {
+      float* const tile = space->total + first * kPanelColumns;
+      const int32_t valid = std::min(kTileRows, some - first);
+      CloseRows(valid, shape.n(), kPanelColumns, tile);
+      epilogue(first_row + row + first, valid, w.panel_begin(panel), shape.n(),
+               tile);
+    }
+  });
 }
 
 absl::Status GemmEngine::MultiplyFull(const MatrixLayout& w,
@@ -301,12 +345,8 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            const void* a, int32_t rows,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
-  // With many threads and few panels, several tasks dequantize one panel.
   const int32_t unit = shapes.HaveTile(kMinPartRows) ? kMinPartRows : kTileRows;
-  const int32_t units = (rows + unit - 1) / unit;
-  const int32_t wanted =
-      std::clamp((2 * pool_->num_threads() + panels - 1) / panels, 1, units);
-  const int32_t part_rows = (units + wanted - 1) / wanted * unit;
+  const int32_t part_rows = PartRows(rows, panels, pool_->num_threads(), unit);
   const int32_t parts = (rows + part_rows - 1) / part_rows;
   const size_t row_bytes = w.k * element_bytes();
   pool_->ParallelFor(panels * parts, [&](int task, int thread) {
@@ -316,12 +356,6 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
     GemmThread& self = *threads_[thread];
     const int32_t begin = task % parts * part_rows;
     const int32_t end = std::min(rows, begin + part_rows);
-    if (w.coded() && shape.sum_order().chunk > 0) {
-      MultiplyCoded(w, panel, packed.At(w.panel_offset(panel)), dtype(),
-                    shape.sum_order(), a, {begin, end}, self.slices.get(),
-                    epilogue);
-      return;
-    }
     std::byte* weights = AlignScratch(self.panel.data());
     dnnl_status_t status =
         shape.Dequantize(w, panel, packed.At(w.panel_offset(panel)), weights,
@@ -393,7 +427,7 @@ std::string GemmEngine::LayoutKey() const {
 }
 
 size_t GemmEngine::scratch_bytes() const {
-  size_t bytes = 0;
+  size_t bytes = wide_.size() * sizeof(float);
   for (const auto& thread : threads_) {
     bytes += sizeof(GemmThread) + thread->scratchpad.size() +
              thread->panel.size() + thread->plain.size() +

@@ -98,7 +98,7 @@ class GemmEngine : public MatrixPacker {
   // of a packed unit on disk.
   std::string LayoutKey() const;
 
-  // Returns the bytes of the threads' scratch memory, which Prepare() may grow.
+  // Returns the bytes of scratch memory, which Prepare() may grow.
   size_t scratch_bytes() const;
 
   // Called by tests, before the first quantized layout: takes oneDNN's packed
@@ -121,12 +121,18 @@ class GemmEngine : public MatrixPacker {
                                  const PanelShapes& shapes,
                                  const PackedView& packed, const void* a,
                                  int32_t rows, Epilogue epilogue);
+  // The same for up to kSliceRows rows of a matrix in codes, slice by slice;
+  // for the epilogue they begin with `first_row`.
+  void MultiplyCoded(const MatrixLayout& w, const PanelShapes& shapes,
+                     const PackedView& packed, const void* a, int32_t first_row,
+                     int32_t rows, Epilogue epilogue);
   // Returns the first error of a task since the engine was made.
   absl::Status Error() const;
 
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;
+  std::vector<float> wide_;  // the rows of MultiplyCoded
   bool known_order_ = true;
   std::atomic<int> error_{0};  // a task's dnnl_status_t
 };

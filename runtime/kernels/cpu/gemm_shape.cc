@@ -1,5 +1,7 @@
 #include "runtime/kernels/cpu/gemm_shape.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -39,6 +41,14 @@ void FillRandom(uint32_t seed, float* out, size_t count) {
     state = state * 1664525u + 1013904223u;
     out[i] = static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f;
   }
+}
+
+// Returns the processor's time that this thread has had.
+double ThreadSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) +
+         1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 }  // namespace
@@ -352,6 +362,44 @@ absl::StatusOr<SumOrder> GemmShape::FindSumOrder() const {
   return SumOrder();
 }
 
+absl::StatusOr<bool> GemmShape::TrySlices() const {
+  const Tile& tile = tiles_.front();
+  const dnnl::stream stream(engine_);
+  const std::vector<float> zeros(static_cast<size_t>(tile.rows) *
+                                 std::max(k_, kSliceInputs));
+  std::vector<std::byte> packed(packed_bytes() + kScratchAlignment);
+  std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
+  std::vector<float> out(static_cast<size_t>(tile.rows) * kPanelColumns);
+  const auto space = std::make_unique<SliceSpace>();
+  dnnl_status_t status = dnnl_success;
+  const auto least = [&](auto call) {
+    double seconds = 1e9;
+    for (int i = 0; i < 3; ++i) {
+      const double begin = ThreadSeconds();
+      call();
+      seconds = std::min(seconds, ThreadSeconds() - begin);
+    }
+    return seconds;
+  };
+  const double panel = least([&] {
+    status = Run(tile, AlignScratch(packed.data()), zeros.data(), out.data(),
+                 AlignScratch(scratch.data()), stream, 0);
+  });
+  if (status != dnnl_success) {
+    return Internal("oneDNN: a product failed with status ",
+                    static_cast<int>(status));
+  }
+  const int32_t strips = width_ / kStripColumns;
+  const double slices = least([&] {
+    for (int32_t i = 0; i < k_; i += kSliceInputs) {
+      MultiplySlice(space->weights, strips, zeros.data(), kSliceInputs,
+                    tile.rows, kSliceInputs, quantized_->sums.odd_first,
+                    /*begin=*/true, space->sums);
+    }
+  });
+  return slices < panel;
+}
+
 absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   if (quantized_ != nullptr) return absl::OkStatus();
   auto q = std::make_unique<Quantized>();
@@ -380,6 +428,9 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   q->int8 = PanelCodec(n_, k_, 8, decoded, order);
   SLUICE_ASSIGN_OR_RETURN(q->sums, FindSumOrder());
   quantized_ = std::move(q);
+  if (quantized_->sums.chunk > 0) {
+    SLUICE_ASSIGN_OR_RETURN(quantized_->slices_are_faster, TrySlices());
+  }
   return absl::OkStatus();
 } catch (const dnnl::error& e) {
   return DnnlError("reorder", e);

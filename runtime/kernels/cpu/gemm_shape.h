@@ -107,6 +107,8 @@ class GemmShape {
   // Returns the order in which Run sums, if PrepareQuantized found it: then
   // MultiplySlice gives the same bits.
   const SumOrder& sum_order() const { return quantized_->sums; }
+  // Returns whether MultiplySlice took less time than Run when it was tried.
+  bool slices_are_faster() const { return quantized_->slices_are_faster; }
   // Returns whether the codes lie in the packed order.
   bool quantized_in_order() const { return quantized_->in_order; }
 
@@ -127,6 +129,7 @@ class GemmShape {
     PanelOrder order;  // of what is decoded, and its dtype
     DType decoded = DType::kFloat32;
     SumOrder sums;
+    bool slices_are_faster = false;
     // Reorders float32 [k, n] to the packed order if not in_order.
     dnnl::reorder reorder;
     std::vector<dnnl::memory> plain, packed;  // per thread
@@ -144,6 +147,10 @@ class GemmShape {
   // Finds the order of summation by trying those that oneDNN is known to have;
   // chunk is 0 if it has another.
   absl::StatusOr<SumOrder> FindSumOrder() const;
+  // Returns whether MultiplySlice is faster than the largest tile: twice so
+  // with bfloat16 where the processor does fewer of these multiply-adds at a
+  // time.
+  absl::StatusOr<bool> TrySlices() const;
   // Drops the tiles that do not give every row the same bits.
   absl::Status KeepInvariantTiles();
 

@@ -12,7 +12,6 @@
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/slice_gemm.cc"
 #include "hwy/foreach_target.h"
 // Highway's header must follow foreach_target.h:
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,7 +27,8 @@ using VF = hn::Vec<DF>;
 template <bool kOddFirst, int kStrips, int... kRow>
 HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
                               const float* weights, const float* a,
-                              int32_t inputs, bool begin, float* sums) {
+                              size_t a_row, int32_t inputs, bool begin,
+                              float* sums) {
   const DF d;
   constexpr int kRows = sizeof...(kRow);
   const auto at = [&](int row, int strip) {
@@ -50,7 +50,7 @@ HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const VF x = hn::Set(d, a[r * kSliceRow + i]);
+      const VF x = hn::Set(d, a[r * a_row + i]);
 #pragma GCC unroll 8
       for (int s = 0; s < kStrips; ++s) {
         sum[r][s] = hn::MulAdd(x, w[s], sum[r][s]);
@@ -74,26 +74,28 @@ HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
 
 template <bool kOddFirst, int kRows, int kStrips>
 HWY_NOINLINE void MultiplyStrips(const float* weights, const float* a,
-                                 int32_t inputs, bool begin, float* sums) {
+                                 size_t a_row, int32_t inputs, bool begin,
+                                 float* sums) {
   for (size_t c = 0; c < kStripColumns; c += hn::Lanes(DF())) {
     MultiplyBlock<kOddFirst, kStrips>(std::make_integer_sequence<int, kRows>(),
-                                      weights + c, a, inputs, begin, sums + c);
+                                      weights + c, a, a_row, inputs, begin,
+                                      sums + c);
   }
 }
 
 // Of kStrips strips, all rows: blocks of nearly as many.
 template <bool kOddFirst, int kStrips>
-void MultiplyRows(const float* weights, const float* a, int32_t rows,
-                  int32_t inputs, bool begin, float* sums) {
+void MultiplyRows(const float* weights, const float* a, size_t a_row,
+                  int32_t rows, int32_t inputs, bool begin, float* sums) {
   constexpr int32_t kMost = 6;
   const int32_t blocks = (rows + kMost - 1) / kMost;
   for (int32_t block = 0; block < blocks; ++block) {
     const int32_t row = block * rows / blocks;
-    const float* const from = a + static_cast<size_t>(row) * kSliceRow;
+    const float* const from = a + row * a_row;
     float* const to = sums + static_cast<size_t>(row) * kPanelColumns;
     const auto multiply = [&](auto count) {
       MultiplyStrips<kOddFirst, decltype(count)::value, kStrips>(
-          weights, from, inputs, begin, to);
+          weights, from, a_row, inputs, begin, to);
     };
     switch ((block + 1) * rows / blocks - row) {
       case 1:
@@ -119,12 +121,13 @@ void MultiplyRows(const float* weights, const float* a, int32_t rows,
 
 template <bool kOddFirst>
 void MultiplyAll(const float* weights, int32_t strips, const float* a,
-                 int32_t rows, int32_t inputs, bool begin, float* sums) {
+                 size_t a_row, int32_t rows, int32_t inputs, bool begin,
+                 float* sums) {
   int32_t s = 0;
   const auto multiply = [&](auto count) {
-    MultiplyRows<kOddFirst, decltype(count)::value>(weights + s * kSliceStrip,
-                                                    a, rows, inputs, begin,
-                                                    sums + s * kStripColumns);
+    MultiplyRows<kOddFirst, decltype(count)::value>(
+        weights + s * kSliceStrip, a, a_row, rows, inputs, begin,
+        sums + s * kStripColumns);
     s += decltype(count)::value;
   };
   while (strips - s >= 4) multiply(std::integral_constant<int, 4>());
@@ -132,41 +135,32 @@ void MultiplyAll(const float* weights, int32_t strips, const float* a,
 }
 
 void MultiplySliceImpl(const float* weights, int32_t strips, const float* a,
-                       int32_t rows, int32_t inputs, bool odd_first, bool begin,
-                       float* sums) {
+                       size_t a_row, int32_t rows, int32_t inputs,
+                       bool odd_first, bool begin, float* sums) {
   if (odd_first) {
-    MultiplyAll<true>(weights, strips, a, rows, inputs, begin, sums);
+    MultiplyAll<true>(weights, strips, a, a_row, rows, inputs, begin, sums);
   } else {
-    MultiplyAll<false>(weights, strips, a, rows, inputs, begin, sums);
+    MultiplyAll<false>(weights, strips, a, a_row, rows, inputs, begin, sums);
   }
 }
 
 void WidenRowsImpl(const void* a, DType dtype, int32_t k, int32_t rows,
-                   int32_t begin, int32_t end, float* out) {
+                   size_t out_row, float* out) {
   const DF d;
   const hn::Rebind<hwy::bfloat16_t, DF> db;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  const int32_t count = end - begin;
-  for (int32_t row = 0; row < rows; ++row, out += kSliceRow) {
-    const size_t first = static_cast<size_t>(row) * k + begin;
+  for (int32_t row = 0; row < rows; ++row, out += out_row) {
+    const size_t first = static_cast<size_t>(row) * k;
     if (dtype == DType::kFloat32) {
-      std::memcpy(out, static_cast<const float*>(a) + first,
-                  count * sizeof(float));
+      std::memcpy(out, static_cast<const float*>(a) + first, k * sizeof(float));
       continue;
     }
     const auto* from = static_cast<const hwy::bfloat16_t*>(a) + first;
-    // Rows are so far apart that the processor foresees no further one.
-    constexpr int32_t kAhead = 4, kLine = 32;
-    if (row + kAhead < rows) {
-      for (int32_t i = 0; i < count; i += kLine) {
-        hwy::Prefetch(from + static_cast<size_t>(kAhead) * k + i);
-      }
-    }
     int32_t i = 0;
-    for (; i + lanes <= count; i += lanes) {
+    for (; i + lanes <= k; i += lanes) {
       hn::StoreU(hn::PromoteTo(d, hn::LoadU(db, from + i)), d, out + i);
     }
-    for (; i < count; ++i) out[i] = hwy::F32FromBF16(from[i]);
+    for (; i < k; ++i) out[i] = hwy::F32FromBF16(from[i]);
   }
 }
 
@@ -201,15 +195,15 @@ HWY_EXPORT(WidenRowsImpl);
 HWY_EXPORT(AddSumsImpl);
 
 void MultiplySlice(const float* weights, int32_t strips, const float* a,
-                   int32_t rows, int32_t inputs, bool odd_first, bool begin,
-                   float* sums) {
+                   size_t a_row, int32_t rows, int32_t inputs, bool odd_first,
+                   bool begin, float* sums) {
   HWY_DYNAMIC_DISPATCH(MultiplySliceImpl)
-  (weights, strips, a, rows, inputs, odd_first, begin, sums);
+  (weights, strips, a, a_row, rows, inputs, odd_first, begin, sums);
 }
 
 void WidenRows(const void* a, DType dtype, int32_t k, int32_t rows,
-               int32_t begin, int32_t end, float* out) {
-  HWY_DYNAMIC_DISPATCH(WidenRowsImpl)(a, dtype, k, rows, begin, end, out);
+               size_t out_row, float* out) {
+  HWY_DYNAMIC_DISPATCH(WidenRowsImpl)(a, dtype, k, rows, out_row, out);
 }
 
 void AddSums(const float* sums, size_t count, float* total) {

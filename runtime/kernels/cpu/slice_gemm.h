@@ -35,17 +35,17 @@ class SmallAreZeros {
   const unsigned before_;
 };
 
-// Makes floats of inputs [begin, end) of rows [rows, k] in `dtype` (float32 or
-// bfloat16), kSliceRow apart.
+// Makes floats of rows [rows, k] in `dtype` (float32 or bfloat16), out_row
+// apart.
 void WidenRows(const void* a, DType dtype, int32_t k, int32_t rows,
-               int32_t begin, int32_t end, float* out);
+               size_t out_row, float* out);
 
-// Multiplies `rows` rows (kSliceRow apart) by `strips` strips of weights
+// Multiplies `rows` rows of inputs (a_row apart) by `strips` strips of weights
 // ([inputs][16], kSliceStrip apart): adds to sums [rows][kPanelColumns], or
 // begins them. With `odd_first`, `inputs` is even.
 void MultiplySlice(const float* weights, int32_t strips, const float* a,
-                   int32_t rows, int32_t inputs, bool odd_first, bool begin,
-                   float* sums);
+                   size_t a_row, int32_t rows, int32_t inputs, bool odd_first,
+                   bool begin, float* sums);
 
 // Adds `count` floats, a multiple of 16.
 void AddSums(const float* sums, size_t count, float* total);
