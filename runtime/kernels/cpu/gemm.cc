@@ -85,6 +85,16 @@ void MultiplyPanel(const MatrixLayout& w, int panel, const std::byte* codes,
   }
 }
 
+// Whether the matrix is in codes that are decoded by slices of inputs, as
+// GGUF's are.
+bool HasSlices(const MatrixLayout& w) {
+  return w.coded() && std::all_of(w.codes.begin(), w.codes.end(),
+                                  [](const CodedColumns& some) {
+                                    return some.format == nullptr ||
+                                           some.format->scaled == nullptr;
+                                  });
+}
+
 // Makes room for `bytes` behind AlignScratch.
 void GrowScratch(std::vector<std::byte>& scratch, size_t bytes) {
   if (bytes == 0) return;
@@ -203,7 +213,7 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
           if (some.format == nullptr) continue;
           hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
         }
-        if (shape->sum_order().chunk > 0) {
+        if (HasSlices(*w) && shape->sum_order().chunk > 0) {
           for (auto& thread : threads_) {
             if (thread->slices == nullptr) {
               thread->slices = std::make_unique<SliceSpace>();
@@ -253,7 +263,7 @@ absl::Status GemmEngine::Multiply(const MatrixLayout& w,
   if (!w.quantized()) {
     return MultiplyFull(w, shapes, packed, a, rows, epilogue);
   }
-  if (!w.coded() || !shapes.MultiplySlices(rows)) {
+  if (!HasSlices(w) || !shapes.MultiplySlices(rows)) {
     return MultiplyQuantized(w, shapes, packed, a, rows, epilogue);
   }
   const size_t row_bytes = w.k * element_bytes();
