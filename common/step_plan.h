@@ -38,6 +38,20 @@ struct MicroBatch {
   std::vector<int32_t> tokens;  // size = sum of num_tokens
 };
 
+// The first positions of a sequence, or of a kept prefix. They are whole pages
+// of the KV cache, computed in steps before, and nobody writes to them again.
+struct SharedPrefix {
+  SequenceId source;
+  int32_t positions = 0;  // 0: nothing is shared
+};
+
+// A prefix that stays in the KV cache whatever becomes of its source, until its
+// release. It is named like a sequence, by an id below 0.
+struct KeptPrefix {
+  SequenceId id;
+  SharedPrefix prefix;
+};
+
 // A sequence that enters: each stage gives it a KV page table, the last one
 // also a sampler, or, with a pooling, a pool: such a sequence has no scores.
 struct SequenceAdmission {
@@ -47,19 +61,22 @@ struct SequenceAdmission {
   int32_t max_positions = 0;  // positions that it may reach, in all
   SamplingParams sampling;
   Pooling pooling = Pooling::kNone;
+  // The sequence begins with these positions, and is computed from there on.
+  SharedPrefix prefix;
 };
 
 // A sequence has one segment in a step. (Consecutive chunks are possible if its
 // KV cache stays in one place; kInvalidArgument if it is on disk.)
 //
 // Stages apply plans of one epoch strictly in the order in which the dispatcher
-// sent them: first `release`, then `admit`, then the computation. A plan may
-// hold no micro-batches (it then only releases).
+// sent them: first `keep`, then `release`, then `admit`, then the computation.
+// A plan may hold no micro-batches (it then only releases).
 struct StepPlan {
   PlanEpoch epoch;
   BlockId block;
   int64_t step = 0;
-  std::vector<SequenceId> release;
+  std::vector<KeptPrefix> keep;
+  std::vector<SequenceId> release;  // sequences and kept prefixes
   std::vector<SequenceAdmission> admit;
   std::vector<MicroBatch> micro_batches;
 };

@@ -536,6 +536,7 @@ absl::Status Coordinator::StartDispatcher() {
   dispatch.refill = options_.refill;
   dispatch.keep_interval = options_.keep_interval;
   dispatch.kv_by_need = options_.kv_by_need;
+  dispatch.share_prefixes = options_.share_prefixes;
   SLUICE_ASSIGN_OR_RETURN(dispatcher_, Dispatcher::Create(std::move(dispatch)));
   workers_ = WorkerAttachService::Create(dispatcher_->sink(),
                                          {.guard = options_.guard});

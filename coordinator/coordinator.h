@@ -89,6 +89,8 @@ class Coordinator {
     bool refill = true;  // false: a block refills only when all ended
     // If false, each sequence's maximum KV cache is reserved at its start.
     bool kv_by_need = true;
+    // Has requests that begin alike compute their beginning once.
+    bool share_prefixes = true;
     WorkerTimeouts timeouts;
     // The interval at which the tokens of unfinished requests are stored: what
     // a crash of the process may lose.

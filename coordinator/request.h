@@ -136,6 +136,7 @@ struct Generation {
   bool decode = false;          // `text` is still to be made of `tokens`
   std::vector<int32_t> tokens;  // generated, without the end-of-sequence token
   int32_t generated = 0;        // tokens sampled, end of sequence included
+  int32_t cached_tokens = 0;    // of the prompt, computed by other requests
   // If asked for: `generated` entries, those of `tokens` and, behind them, that
   // of the token which ended the answer and is not part of it.
   std::vector<SampledToken> logprobs;

@@ -15,7 +15,7 @@ namespace sluice {
 struct JobProgress {
   int64_t running = 0;        // requests that are being generated now
   int64_t new_tokens = 0;     // tokens generated
-  int64_t prompt_tokens = 0;  // of prompts, computed for the first time
+  int64_t prompt_tokens = 0;  // of prompts, in the KV cache for the first time
   int64_t replays = 0;        // sequences that had to be prefilled again
 };
 

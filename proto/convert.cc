@@ -54,10 +54,31 @@ absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
   return params;
 }
 
+namespace {
+
+void ToProto(const SharedPrefix& prefix, v1::SharedPrefix* out) {
+  out->set_source(prefix.source.value());
+  out->set_positions(prefix.positions);
+}
+
+absl::StatusOr<SharedPrefix> FromProto(const v1::SharedPrefix& in) {
+  if (in.positions() > 0)
+    return SharedPrefix{SequenceId(in.source()), in.positions()};
+  return InvalidArgument("step plan: a prefix of sequence ", in.source(),
+                         " with ", in.positions(), " positions");
+}
+
+}  // namespace
+
 void ToProto(const StepPlan& plan, v1::StepPlan* out) {
   out->set_epoch(plan.epoch.value());
   out->set_block(plan.block.value());
   out->set_step(plan.step);
+  for (const KeptPrefix& keep : plan.keep) {
+    v1::KeptPrefix* k = out->add_keep();
+    k->set_id(keep.id.value());
+    ToProto(keep.prefix, k->mutable_prefix());
+  }
   for (SequenceId id : plan.release) out->add_release(id.value());
   for (const SequenceAdmission& admission : plan.admit) {
     v1::SequenceAdmission* a = out->add_admit();
@@ -66,6 +87,9 @@ void ToProto(const StepPlan& plan, v1::StepPlan* out) {
     a->set_max_positions(admission.max_positions);
     ToProto(admission.sampling, a->mutable_sampling());
     a->set_pooling(static_cast<v1::Pooling>(admission.pooling));
+    if (admission.prefix.positions > 0) {
+      ToProto(admission.prefix, a->mutable_prefix());
+    }
   }
   for (const MicroBatch& batch : plan.micro_batches) {
     v1::MicroBatch* b = out->add_micro_batches();
@@ -93,6 +117,15 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
   plan.epoch = PlanEpoch(in.epoch());
   plan.block = BlockId(in.block());
   plan.step = in.step();
+  for (const v1::KeptPrefix& k : in.keep()) {
+    if (k.id() >= 0) {
+      return InvalidArgument("step plan: a kept prefix has the id ", k.id(),
+                             ", which is not below 0");
+    }
+    KeptPrefix& keep = plan.keep.emplace_back();
+    keep.id = SequenceId(k.id());
+    SLUICE_ASSIGN_OR_RETURN(keep.prefix, FromProto(k.prefix()));
+  }
   plan.release.reserve(in.release_size());
   for (int64_t id : in.release()) plan.release.emplace_back(id);
   plan.admit.reserve(in.admit_size());
@@ -112,6 +145,9 @@ absl::StatusOr<StepPlan> FromProto(const v1::StepPlan& in) {
                              " has the unknown pooling ", a.pooling());
     }
     admission.pooling = static_cast<Pooling>(a.pooling());
+    if (a.has_prefix()) {
+      SLUICE_ASSIGN_OR_RETURN(admission.prefix, FromProto(a.prefix()));
+    }
   }
   plan.micro_batches.reserve(in.micro_batches_size());
   for (const v1::MicroBatch& b : in.micro_batches()) {

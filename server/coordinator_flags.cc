@@ -115,6 +115,15 @@ CLI::Option* CoordinatorFlags::AddScoreTokens(CLI::App* app) {
       ->type_name("NO,YES");
 }
 
+CLI::Option* CoordinatorFlags::AddSharePrefixes(CLI::App* app) {
+  return app
+      ->add_option("--share-prefixes", share_prefixes,
+                   "on: compute what several prompts begin with once, and "
+                   "keep it for those that wait; answers are the same")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->capture_default_str();
+}
+
 absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read(
     ModelFiles files) const {
   if (model.empty()) {
@@ -140,6 +149,7 @@ absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read(
   read.refill = !no_refill;
   read.keep_interval = absl::Seconds(keep_interval);
   read.kv_by_need = !reserve_kv;
+  read.share_prefixes = share_prefixes == "on";
   return read;
 }
 

@@ -16,7 +16,7 @@ struct CoordinatorFlags {
   Coordinator::Options options;  // some flags are bound to it directly
   std::string model, dtype = "auto", load_format = "auto";
   std::string plan = "off", split = "even", generation_config = "auto";
-  std::string replicas = "1";
+  std::string replicas = "1", share_prefixes = "on";
   bool no_refill = false, reserve_kv = false;
   double keep_interval = 60;  // seconds
 
@@ -31,6 +31,7 @@ struct CoordinatorFlags {
   CLI::Option* AddReplicas(CLI::App* app);
   CLI::Option* AddReserveKv(CLI::App* app);
   CLI::Option* AddScoreTokens(CLI::App* app);
+  CLI::Option* AddSharePrefixes(CLI::App* app);
 
   // Returns `options` with the other flags' values. kInvalidArgument for a
   // value out of its range; the errors of FindModel for a model of which

@@ -112,6 +112,7 @@ void AddFlags(CLI::App& app, Flags& f) {
       ->capture_default_str();
   c.AddNoRefill(&app);
   c.AddReserveKv(&app);
+  c.AddSharePrefixes(&app);
   c.AddKeepInterval(&app);
   app.add_option("--heartbeat-timeout", f.heartbeat_timeout,
                  "seconds after which a silent worker counts as dead")

@@ -151,6 +151,7 @@ void RunningPlan::OnStageReady(WorkerId id, const v1::StageReady& ready) {
   stage.ready = true;
   stage.kv = {ready.kv_pages(),
               ready.kv_by_need(),
+              ready.kv_shared(),
               {ready.window_pages(), ready.window_pages_each()},
               ready.page_tokens()};
   const uint64_t bytes = std::max<uint64_t>(
@@ -173,10 +174,7 @@ void RunningPlan::BeginToRun(WorkerId last) {
   const absl::Duration now = options_.clock->Monotonic();
   kv_ = members_.at(last).kv;
   for (WorkerId id : stages_) {
-    const KvRoom& of_stage = members_.at(id).kv;
-    kv_.pages = std::min(kv_.pages, of_stage.pages);
-    kv_.by_need = kv_.by_need && of_stage.by_need;
-    kv_.window.Narrow(of_stage.window);
+    kv_.Narrow(members_.at(id).kv);
   }
   phase_ = Phase::kRunning;
   losses_.Begin(now);

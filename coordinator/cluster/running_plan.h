@@ -138,6 +138,8 @@ class RunningPlan {
   // stages take pages by need.
   int64_t kv_pages() const { return kv_.pages; }
   bool kv_by_need() const { return kv_.by_need; }
+  // Whether sequences can share pages on all stages.
+  bool kv_shared() const { return kv_.shared; }
   const WindowRoom& kv_window() const { return kv_.window; }
   int32_t page_tokens() const { return kv_.page_tokens; }
   // The worker's stage, or -1; and whether it loads a stage of the next plan.
@@ -166,8 +168,17 @@ class RunningPlan {
   struct KvRoom {
     int64_t pages = 0;
     bool by_need = false;
+    bool shared = false;  // see StageReady
     WindowRoom window;
     int32_t page_tokens = 0;
+
+    // What a plan with a stage of that room, too, must keep to.
+    void Narrow(const KvRoom& of_stage) {
+      pages = std::min(pages, of_stage.pages);
+      by_need = by_need && of_stage.by_need;
+      shared = shared && of_stage.shared;
+      window.Narrow(of_stage.window);
+    }
   };
   // A worker's state in plans.
   struct Stage {

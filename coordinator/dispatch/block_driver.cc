@@ -74,7 +74,8 @@ void BlockDriver::Enqueue(SequenceId id) {
   }
   scheduler_->Enqueue(
       id, sequence.known_tokens(), sequence.max_positions(),
-      static_cast<int64_t>(sequence.request().sampling.logit_bias.size()));
+      static_cast<int64_t>(sequence.request().sampling.logit_bias.size()),
+      sequence.SharedTokens());
 }
 
 void BlockDriver::Finish(SequenceId id) {
@@ -443,14 +444,23 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
   plan.epoch = *epoch_;
   plan.block = block_id;
   plan.step = next_step_++;
+  plan.keep = std::move(decision.keep);
   plan.release = std::move(decision.release);
   const absl::Duration now = options_.clock->Monotonic();
-  for (SequenceId id : decision.admit) {
+  for (size_t i = 0; i < decision.admit.size(); ++i) {
+    const SequenceId id = decision.admit[i];
+    const SharedPrefix& prefix = decision.prefixes[i];
     SequenceState& sequence = sequences_.at(id);
     plan.admit.push_back(sequence.Admission(id));
+    plan.admit.back().prefix = prefix;
     sequence.admitted = true;
     ++jobs_[sequence.request().job].running;
     if (!std::exchange(sequence.was_admitted, true)) {
+      const auto prompt =
+          static_cast<int32_t>(sequence.request().prompt.size());
+      sequence.cached = std::min(prefix.positions, prompt);
+      stats_.admitted_tokens += prompt;
+      stats_.cached_tokens += sequence.cached;
       stats_.queue_seconds.push_back(SecondsSinceAccepted(sequence));
     }
   }

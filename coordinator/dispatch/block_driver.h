@@ -45,8 +45,12 @@ class BlockDriver {
   // Observations since the last TakeStats.
   struct Stats {
     int64_t steps = 0;
-    int64_t prompt_tokens = 0;  // prefilled for the first time
-    int64_t tokens = 0;         // sampled
+    int64_t prompt_tokens = 0;  // in the KV cache for the first time
+    // Of prompts of requests admitted for the first time, and of these computed
+    // by another request.
+    int64_t admitted_tokens = 0;
+    int64_t cached_tokens = 0;
+    int64_t tokens = 0;  // sampled
     int64_t replays = 0;
     std::vector<double> step_seconds;  // from plan to result
     // Seconds of requests from the job's acceptance to their admission to a

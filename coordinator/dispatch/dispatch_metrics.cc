@@ -48,6 +48,12 @@ DispatchMetrics::DispatchMetrics(MetricsRegistry* registry)
   prompt_tokens_ = registry->GetCounter(
       "sluice_prompt_tokens_total",
       "Tokens of prompts, as they are computed for the first time.");
+  prefix_queries_ = registry->GetCounter(
+      "sluice_prefix_cache_queries_total",
+      "Tokens of prompts whose requests were admitted for the first time.");
+  prefix_hits_ = registry->GetCounter(
+      "sluice_prefix_cache_hits_total",
+      "Of these, the tokens that another request had computed.");
   generation_tokens_ = registry->GetCounter(
       "sluice_generation_tokens_total",
       "Tokens generated, as they are sampled; replayed ones only once.");
@@ -90,6 +96,10 @@ void DispatchMetrics::Observe(const BlockDriver::Stats& stats) {
   if (stats.steps > 0) steps_->Add(static_cast<double>(stats.steps));
   if (stats.prompt_tokens > 0) {
     prompt_tokens_->Add(static_cast<double>(stats.prompt_tokens));
+  }
+  if (stats.admitted_tokens > 0) {
+    prefix_queries_->Add(static_cast<double>(stats.admitted_tokens));
+    prefix_hits_->Add(static_cast<double>(stats.cached_tokens));
   }
   if (stats.tokens > 0) {
     generation_tokens_->Add(static_cast<double>(stats.tokens));

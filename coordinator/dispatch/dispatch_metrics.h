@@ -42,6 +42,8 @@ class DispatchMetrics {
   Gauge* workers_[v1::WorkerState_ARRAYSIZE] = {};
   Counter* steps_;
   Counter* prompt_tokens_;
+  Counter* prefix_queries_;
+  Counter* prefix_hits_;
   Counter* generation_tokens_;
   Counter* replays_;
   Histogram* step_seconds_;

@@ -356,6 +356,9 @@ void Dispatcher::FollowPlan(size_t pipeline) {
   scheduler.kv_window = plan.kv_window();
   scheduler.page_tokens = plan.page_tokens();
   scheduler.refill = options_.refill;
+  // Sparse attention makes what a chunk computes depend on where it begins.
+  scheduler.share_prefixes =
+      options_.share_prefixes && plan.kv_shared() && policy.sparsity >= 1;
   scheduler.packing = policy.packing;
   scheduler.max_logit_biases = kMaxPlanLogitBiases;
   scheduler.max_releases = kMaxPlanReleases;

@@ -50,6 +50,8 @@ class Dispatcher {
     // Shares the KV pages by the sequences' future use, where all stages take
     // them by need; false: by each sequence's maximum, always.
     bool kv_by_need = true;
+    // Has requests share what they begin with, where all stages can.
+    bool share_prefixes = true;
     int32_t min_window = 64;  // requests held at least
     // Nothing more is computed while the queue has this much to store: results
     // with scores of long prompts are large, and no number of requests bounds

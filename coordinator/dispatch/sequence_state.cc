@@ -80,6 +80,17 @@ SequenceAdmission SequenceState::Admission(SequenceId id) const {
           request_.sampling, request_.pooling};
 }
 
+std::span<const int32_t> SequenceState::SharedTokens() const {
+  if (request_.pools()) return {};
+  // A position's score is of the row before it.
+  const int32_t end =
+      scored_until_ < static_cast<int32_t>(request_.prompt.size())
+          ? std::min(scored_until_, known_tokens())
+          : known_tokens();
+  return std::span<const int32_t>(tokens_).first(
+      static_cast<size_t>(std::max(0, end - 1)));
+}
+
 bool SequenceState::AddScores(const TokenScores& scores) {
   TokenScores& all = generation_.prompt_scores;
   const auto bad = std::find_if(scores.logprobs.begin(), scores.logprobs.end(),
@@ -163,6 +174,7 @@ void SequenceState::Fail(absl::Status status) {
 FinishedRequest SequenceState::TakeFinished() {
   generation_.tokens.assign(tokens_.begin() + request_.prompt.size(),
                             tokens_.end());
+  generation_.cached_tokens = cached;
   if (stop_ != nullptr) generation_.text = std::move(stop_->text);
   generation_.decode =
       stop_ == nullptr && generation_.status.ok() && !request_.pools();

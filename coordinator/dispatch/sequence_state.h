@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,11 +78,16 @@ class SequenceState {
   // The maximum of positions that the sequence may need.
   int32_t max_positions() const;
   SequenceAdmission Admission(SequenceId id) const;
+  // Returns the first tokens of those that are known whose own results nobody
+  // wants: another sequence may have computed them.
+  std::span<const int32_t> SharedTokens() const;
   absl::Duration taken_at() const { return taken_at_; }
 
   bool admitted = false;      // to a block of the present epoch
   bool was_admitted = false;  // ever
   int32_t prefilled = 0;      // positions of the prompt computed, ever
+  // Positions of the prompt that others had computed, at its first admission.
+  int32_t cached = 0;
 
  private:
   // Watches for stop strings; only for requests that have some.

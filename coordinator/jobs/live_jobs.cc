@@ -247,6 +247,7 @@ v1::Job LiveJobs::DescribeLocked(const JobRecord& record,
   counts->set_cancelled(record.cancelled);
   job.set_prompt_tokens(record.prompt_tokens);
   job.set_generation_tokens(record.generation_tokens);
+  job.set_cached_tokens(record.cached_tokens);
   job.set_replays(record.replays);
   job.set_plan(record.plan);
   job.set_input_hash(absl::BytesToHexString(record.content));

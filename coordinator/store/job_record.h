@@ -29,6 +29,8 @@ struct JobRecord {
   // Tokens of requests that ended with an answer.
   int64_t prompt_tokens = 0;
   int64_t generation_tokens = 0;
+  // Of their prompts', those that other requests had computed.
+  int64_t cached_tokens = 0;
   int64_t replays = 0;
   // The prompt tokens and max_tokens of all requests except those that ended
   // with an error. Both 0: not known, as the job was made by an earlier
@@ -99,6 +101,7 @@ struct StoredResult {
   int64_t max_tokens = 0;     // of the request
   // Tokens, which are added to the job's.
   int64_t generation_tokens = 0;
+  int64_t cached_tokens = 0;
   int64_t replays = 0;
   bool cut_by_default = false;
   // A finish reason or an error code, for the caller that commits it. Not

@@ -49,7 +49,7 @@ constexpr int64_t kFewRows = 64;
   "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
   "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
   "answered_max_tokens, by_default, cut_by_default, content, tenant, "   \
-  "paused, priority"
+  "paused, priority, cached_tokens"
 
 // The condition for jobs that are published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
@@ -97,6 +97,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.tenant = std::string(row.Bytes(21));
   job.paused = row.Int(22) != 0;
   job.priority = row.Int(23);
+  job.cached_tokens = row.Int(24);
   return job;
 }
 
@@ -258,6 +259,7 @@ absl::Status JobStore::PrepareWriter() {
        " wanted_max_tokens = wanted_max_tokens - ?10,"
        " answered_max_tokens = answered_max_tokens + ?11,"
        " cut_by_default = cut_by_default + ?12,"
+       " cached_tokens = cached_tokens + ?13,"
        " finished_us = CASE WHEN completed + failed + ?2 + ?3 = total"
        "  AND state IN (2, 6) THEN ?8 ELSE finished_us END,"
        " state = CASE WHEN completed + failed + ?2 + ?3 = total THEN"
@@ -623,6 +625,7 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
     int64_t prompt_tokens = 0, generation_tokens = 0, replays = 0;
     int64_t failed_prompt_tokens = 0, failed_max_tokens = 0;
     int64_t answered_max_tokens = 0, cut_by_default = 0;
+    int64_t cached_tokens = 0;
   };
   std::map<JobId, Delta> deltas;
   Commit commit;
@@ -647,6 +650,7 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
       ++delta.completed;
       delta.prompt_tokens += result.prompt_tokens;
       delta.answered_max_tokens += result.max_tokens;
+      delta.cached_tokens += result.cached_tokens;
     } else {
       ++delta.failed;
       delta.cancelled += result.kind == ResultKind::kCancelled;
@@ -668,6 +672,7 @@ absl::StatusOr<JobStore::Commit> JobStore::CommitRows(
                                .Bind(10, delta.failed_max_tokens)
                                .Bind(11, delta.answered_max_tokens)
                                .Bind(12, delta.cut_by_default)
+                               .Bind(13, delta.cached_tokens)
                                .Run());
     write_.job.Bind(1, job.value());
     auto record = ReadOneJob(write_.job, NoJob(job));

@@ -35,6 +35,8 @@ class StageExecutor {
   // PageTables).
   virtual int64_t kv_pages() const = 0;
   virtual bool kv_by_need() const = 0;
+  // Whether sequences can share the pages of their first positions.
+  virtual bool kv_shared() const { return false; }
   // The pages that its windows' layers have beside those, if they are others.
   // A sequence takes as many as of those, but never more than pages_each.
   virtual WindowRoom kv_window() const { return {}; }

@@ -19,13 +19,29 @@ void StageHead::Admit(const SequenceAdmission& admission) {
     pools_.insert_or_assign(admission.sequence, Pool(admission.pooling));
     return;
   }
-  samplers_[admission.sequence] =
+  std::unique_ptr<Sampler>& sampler = samplers_[admission.sequence];
+  sampler =
       std::make_unique<Sampler>(admission.sampling, admission.prompt_tokens);
+  std::vector<int32_t> tokens = TokensOf(admission.prefix);
+  sampler->Observe(0, tokens);
+  tokens_[admission.sequence] = std::move(tokens);
+}
+
+void StageHead::Keep(const KeptPrefix& keep) {
+  std::vector<int32_t> tokens = TokensOf(keep.prefix);
+  tokens_[keep.id] = std::move(tokens);
+}
+
+std::vector<int32_t> StageHead::TokensOf(const SharedPrefix& prefix) const {
+  if (prefix.positions == 0) return {};
+  const std::vector<int32_t>& tokens = tokens_.at(prefix.source);
+  return {tokens.begin(), tokens.begin() + prefix.positions};
 }
 
 void StageHead::Clear() {
   samplers_.clear();
   pools_.clear();
+  tokens_.clear();
   pooled_.clear();
   pooled_row_of_x_.clear();
   pending_.clear();
@@ -92,6 +108,8 @@ absl::Status StageHead::Add(const MicroBatch& batch,
     if (pools_.contains(segment.sequence)) continue;
     Sampler* sampler = samplers_[segment.sequence].get();
     sampler->Observe(segment.start, tokens);
+    std::vector<int32_t>& known = tokens_[segment.sequence];
+    known.insert(known.end(), tokens.begin(), tokens.end());
     if (segment.score_begin < segment.score_end) {
       TokenScores& scores = result_->scores.emplace_back();
       const size_t count = segment.score_end - segment.score_begin;

@@ -54,8 +54,13 @@ class StageHead {
       : options_(std::move(options)),
         scratch_(options_.context.pool->num_threads()) {}
 
+  // REQUIRES: the source of what it shares is here.
   void Admit(const SequenceAdmission& admission);
+  // Keeps the tokens of a prefix, for samplers that count them.
+  void Keep(const KeptPrefix& keep);
+  // Forgets a sequence or a kept prefix.
   void Release(SequenceId sequence) {
+    tokens_.erase(sequence);
     samplers_.erase(sequence);
     pools_.erase(sequence);
   }
@@ -77,6 +82,7 @@ class StageHead {
   absl::Status Finish();
 
  private:
+  std::vector<int32_t> TokensOf(const SharedPrefix& prefix) const;
   // A row whose logits are wanted.
   struct Row {
     SequenceId sequence;
@@ -116,6 +122,8 @@ class StageHead {
   const Options options_;
   absl::flat_hash_map<SequenceId, std::unique_ptr<Sampler>> samplers_;
   absl::flat_hash_map<SequenceId, Pool> pools_;
+  // The tokens of sequences that are not pooled, and of kept prefixes.
+  absl::flat_hash_map<SequenceId, std::vector<int32_t>> tokens_;
   std::vector<SamplerScratch> scratch_;  // per thread
   StepResult* result_ = nullptr;
   std::vector<Row> batch_rows_;

@@ -88,6 +88,11 @@ absl::Status StageSweep::Sweep(const StepPlan& plan, StepInputs* inputs,
 
 absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
   SLUICE_RETURN_IF_ERROR(CheckInputs(inputs, limits_));
+  for (const KeptPrefix& keep : plan.keep) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(tables_.Keep(keep.id, keep.prefix), "keep"));
+    if (last_) parts_.head->Keep(keep);
+  }
   for (const SequenceId id : plan.release) {
     SLUICE_RETURN_IF_ERROR(Annotate(tables_.Release(id), "release"));
     if (last_) parts_.head->Release(id);
@@ -99,8 +104,8 @@ absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
                                ": this stage holds its ",
                                options_.max_sequences, " sequences already");
     }
-    SLUICE_RETURN_IF_ERROR(
-        tables_.Admit(admission.sequence, admission.max_positions));
+    SLUICE_RETURN_IF_ERROR(tables_.Admit(
+        admission.sequence, admission.max_positions, admission.prefix));
     if (last_) parts_.head->Admit(admission);
   }
   work_.Begin(inputs);

@@ -32,6 +32,7 @@ class StageSweep : public StageExecutor {
 
   int64_t kv_pages() const override { return tables_.num_pages(KvGroup::kAll); }
   bool kv_by_need() const override { return tables_.by_need(); }
+  bool kv_shared() const override { return tables_.can_share(); }
   WindowRoom kv_window() const override {
     return {tables_.num_pages(KvGroup::kWindow), tables_.window_pages()};
   }

@@ -279,6 +279,12 @@ bool TensorStage::kv_by_need() const {
   });
 }
 
+bool TensorStage::kv_shared() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+    return rank->executor->kv_shared();
+  });
+}
+
 WindowRoom TensorStage::kv_window() const {
   WindowRoom room;
   for (const auto& rank : ranks_) room.Narrow(rank->executor->kv_window());

@@ -39,6 +39,7 @@ class TensorStage : public StageExecutor {
   // Pages that every rank has.
   int64_t kv_pages() const override;
   bool kv_by_need() const override;
+  bool kv_shared() const override;
   WindowRoom kv_window() const override;
   int64_t kv_pages_used() const override { return lead().kv_pages_used(); }
   int32_t page_tokens() const override { return lead().page_tokens(); }

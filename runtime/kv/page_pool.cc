@@ -40,14 +40,33 @@ absl::Status PagePool::Take(int64_t count, std::vector<int32_t>* pages) {
   return absl::OkStatus();
 }
 
+void PagePool::Share(std::span<const int32_t> pages) {
+  for (const int32_t page : pages) ++more_owners_[page];
+}
+
 void PagePool::GiveBack(std::span<const int32_t> pages) {
+  // Whether nobody else owns the page.
+  const auto give_back = [&](int32_t page) {
+    const auto more = more_owners_.find(page);
+    if (more == more_owners_.end()) return true;
+    if (--more->second == 0) more_owners_.erase(more);
+    return false;
+  };
   for (size_t i = 0; i < pages.size();) {
+    if (!give_back(pages[i])) {
+      ++i;
+      continue;
+    }
     size_t end = i + 1;
-    while (end < pages.size() && pages[end] == pages[end - 1] + 1) ++end;
+    bool ends = false;
+    while (end < pages.size() && pages[end] == pages[end - 1] + 1 && !ends) {
+      ends = !give_back(pages[end]);
+      if (!ends) ++end;
+    }
     Add(pages[i], pages[end - 1] + 1);
-    i = end;
+    num_free_ += static_cast<int64_t>(end - i);
+    i = ends ? end + 1 : end;
   }
-  num_free_ += static_cast<int64_t>(pages.size());
 }
 
 void PagePool::Add(int32_t begin, int32_t end) {

@@ -39,6 +39,14 @@ bool PageTables::by_need() const {
                      [](const Pools& of) { return of.by_need || !of.present; });
 }
 
+bool PageTables::can_share() const {
+  const Pools& of = groups_[KvGroup::kAll];
+  return of.present && !groups_[KvGroup::kWindow].present &&
+         std::count_if(
+             of.pools.begin(), of.pools.end(),
+             [](const PagePool& pool) { return pool.num_pages() > 0; }) == 1;
+}
+
 int64_t PageTables::Count(KvGroup group, int32_t positions) const {
   return std::min(PagesOf(positions), limits_[group]);
 }
@@ -54,6 +62,9 @@ absl::Status PageTables::AdmitTo(KvGroup group, int32_t max_positions,
   Pools& of = groups_[group];
   if (!of.present) return absl::OkStatus();
   const int64_t count = Count(group, max_positions);
+  if (!table->groups[group].pages.empty()) {  // shared, in the only tier
+    return of.by_need ? absl::OkStatus() : GrowIn(group, table, max_positions);
+  }
   // The fastest tier if none has room: its error is as good as another's.
   size_t best = 0;
   double min = 2;
@@ -80,12 +91,70 @@ absl::Status PageTables::AdmitTo(KvGroup group, int32_t max_positions,
   return absl::OkStatus();
 }
 
-absl::Status PageTables::Admit(SequenceId id, int32_t max_positions) {
+absl::Status PageTables::CheckPrefix(const SharedPrefix& prefix) const {
+  const auto it = tables_.find(prefix.source);
+  const int32_t length = it == tables_.end() ? 0 : it->second.length;
+  if (prefix.positions <= 0 || prefix.positions % kPageTokens != 0 ||
+      prefix.positions > length) {
+    return InvalidArgument("the first ", prefix.positions,
+                           " positions of sequence ", prefix.source.value(),
+                           " can't be shared: they must be whole pages of ",
+                           kPageTokens, ", and ", length, " are computed");
+  }
+  if (can_share()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "this stage's sequences can't share pages: its KV cache has windows, or "
+      "lies in several tiers");
+}
+
+void PageTables::ShareWith(const SharedPrefix& prefix, SequencePages* table) {
+  const SequencePages::OfGroup& from =
+      tables_.at(prefix.source).groups[KvGroup::kAll];
+  const auto pages = std::span<const int32_t>(from.pages)
+                         .first(static_cast<size_t>(PagesOf(prefix.positions)));
+  SequencePages::OfGroup& to = table->groups[KvGroup::kAll];
+  to.tier = from.tier;
+  to.pages.reserve(static_cast<size_t>(PagesOf(table->capacity)));
+  to.pages.assign(pages.begin(), pages.end());
+  groups_[KvGroup::kAll].pools[static_cast<size_t>(to.tier)].Share(pages);
+  table->length = prefix.positions;
+}
+
+absl::Status PageTables::Keep(SequenceId id, const SharedPrefix& prefix) {
+  if (tables_.contains(id)) {
+    return InvalidArgument("prefix ", id.value(), " is kept already");
+  }
+  SLUICE_RETURN_IF_ERROR(CheckPrefix(prefix));
+  // Each has a page that the others have not, or there would be no need of it.
+  if (kept_ >= num_pages(KvGroup::kAll)) {
+    return ResourceExhausted("prefix ", id.value(), ": this stage keeps ",
+                             kept_, " prefixes already");
+  }
+  SequencePages table;
+  table.capacity = prefix.positions;
+  table.kept = true;
+  ShareWith(prefix, &table);
+  tables_.emplace(id, std::move(table));
+  ++kept_;
+  return absl::OkStatus();
+}
+
+absl::Status PageTables::Admit(SequenceId id, int32_t max_positions,
+                               const SharedPrefix& prefix) {
   if (tables_.contains(id)) {
     return InvalidArgument("sequence ", id.value(), " is admitted already");
   }
   SequencePages table;
   table.capacity = max_positions;
+  if (prefix.positions != 0) {
+    SLUICE_RETURN_IF_ERROR(CheckPrefix(prefix));
+    if (prefix.positions >= max_positions) {
+      return InvalidArgument("sequence ", id.value(), " of ", max_positions,
+                             " positions shares ", prefix.positions,
+                             ": none is left to be computed");
+    }
+    ShareWith(prefix, &table);
+  }
   for (const KvGroup group : kKvGroups) {
     absl::Status status = AdmitTo(group, max_positions, &table);
     if (status.ok()) continue;
@@ -118,6 +187,14 @@ absl::Status PageTables::GrowIn(KvGroup group, SequencePages* table,
 absl::Status PageTables::Grow(SequencePages* table, int32_t positions) {
   std::vector<int32_t>& first = table->groups[KvGroup::kAll].pages;
   const size_t had = first.size();
+  const auto next = static_cast<size_t>(table->length / kPageTokens);
+  if (next < had &&
+      groups_[KvGroup::kAll]
+          .pools[static_cast<size_t>(table->groups[KvGroup::kAll].tier)]
+          .shared(first[next])) {
+    return Internal("position ", table->length,
+                    " would be written to a page that is shared");
+  }
   SLUICE_RETURN_IF_ERROR(GrowIn(KvGroup::kAll, table, positions));
   absl::Status status = GrowIn(KvGroup::kWindow, table, positions);
   if (!status.ok() && first.size() > had) {
@@ -145,6 +222,7 @@ absl::Status PageTables::Release(SequenceId id) {
     return InvalidArgument("sequence ", id.value(), " is not known here");
   }
   GiveBack(it->second);
+  if (it->second.kept) --kept_;
   tables_.erase(it);
   return absl::OkStatus();
 }
@@ -152,6 +230,7 @@ absl::Status PageTables::Release(SequenceId id) {
 void PageTables::Clear() {
   for (const auto& [id, table] : tables_) GiveBack(table);
   tables_.clear();
+  kept_ = 0;
   for (Pools& of : groups_) {
     for (PagePool& pool : of.pools) pool.Forget();
   }

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/step_plan.h"
 #include "common/types.h"
 #include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
@@ -29,6 +30,7 @@ struct SequencePages {
   ByKvGroup<OfGroup> groups;
   int32_t length = 0;    // positions written so far
   int32_t capacity = 0;  // positions that it may come to
+  bool kept = false;     // a prefix: nothing is ever written to it
 };
 
 // The page tables of all sequences of a stage: which pages each sequence has,
@@ -45,6 +47,13 @@ struct SequencePages {
 // * On disk only pages taken together follow each other, to be read in large
 //   requests.
 //
+// Sequences may share the pages of their first positions, by whole pages, which
+// nobody writes to. Pages are counted (PagePool): they are free when the last
+// of their owners is gone. Keep() makes an owner that outlives the sequence
+// that computed them. Pages of group kWindow are not shared: a sequence writes
+// over them as it goes on, so that those which a prefix ends with are soon no
+// longer there.
+//
 // Not thread-safe.
 class PageTables {
  public:
@@ -54,6 +63,9 @@ class PageTables {
 
   // Whether the pages of all groups are taken by need.
   bool by_need() const;
+  // Whether sequences can share pages: all are of group kAll and lie in one
+  // tier, so that who shares has room in the tier where the others are.
+  bool can_share() const;
 
   // Returns the pages of a group that callers may count on, wherever they lie:
   // if taken by need, each sequence gets its page as long as the positions of
@@ -76,10 +88,19 @@ class PageTables {
   // shares of the pages. kInvalidArgument if the sequence is known already;
   // kResourceExhausted if `max_positions` positions need more pages than there
   // are, or, unless by need, than are left.
-  absl::Status Admit(SequenceId id, int32_t max_positions);
+  //
+  // With a prefix, the sequence begins with that one's positions, whose pages
+  // it shares. kInvalidArgument also unless they can be shared, are whole pages
+  // that the prefix's source has written, and leave a position to be computed.
+  absl::Status Admit(SequenceId id, int32_t max_positions,
+                     const SharedPrefix& prefix = {});
+  // Keeps the pages of another one's first positions as a prefix, until its
+  // Release. kInvalidArgument as with Admit.
+  absl::Status Keep(SequenceId id, const SharedPrefix& prefix);
   // Takes the pages that the first `positions` positions lack.
   // REQUIRES: positions <= table->capacity, and the table is one of these.
   // kResourceExhausted if too few are left; the table is then as it was.
+  // kInternal if the next position's page has other owners.
   absl::Status Grow(SequencePages* table, int32_t positions);
   // kInvalidArgument for an unknown sequence.
   absl::Status Release(SequenceId id);
@@ -87,7 +108,10 @@ class PageTables {
   // Null for an unknown sequence. Valid until the next Admit or Release.
   SequencePages* Find(SequenceId id);
 
-  size_t size() const { return tables_.size(); }
+  // The number of sequences, kept prefixes not among them.
+  size_t size() const { return tables_.size() - static_cast<size_t>(kept_); }
+  // The number of kept prefixes.
+  int64_t kept() const { return kept_; }
 
  private:
   struct Pools {
@@ -101,12 +125,16 @@ class PageTables {
   int64_t Count(KvGroup group, int32_t positions) const;
   absl::Status AdmitTo(KvGroup group, int32_t max_positions,
                        SequencePages* table);
+  absl::Status CheckPrefix(const SharedPrefix& prefix) const;
+  // Makes the pages of the prefix the first ones of a table without pages.
+  void ShareWith(const SharedPrefix& prefix, SequencePages* table);
   absl::Status GrowIn(KvGroup group, SequencePages* table, int32_t positions);
   void GiveBack(const SequencePages& table);
 
   ByKvGroup<Pools> groups_;
   ByKvGroup<int32_t> limits_;  // pages of a sequence
   absl::flat_hash_map<SequenceId, SequencePages> tables_;
+  int64_t kept_ = 0;  // of these
 };
 
 // Calls fn(first, end) for each run of pages [first, end) within [begin, end)

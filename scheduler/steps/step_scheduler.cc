@@ -65,7 +65,10 @@ absl::StatusOr<StepScheduler> StepScheduler::Create(const Options& options) {
   return StepScheduler(options);
 }
 
-StepScheduler::StepScheduler(const Options& options) : options_(options) {
+StepScheduler::StepScheduler(const Options& options)
+    : options_(options), prefixes_(options.page_tokens) {
+  options_.share_prefixes = options.share_prefixes && options.refill &&
+                            options.kv_window.pages_each == 0;
   for (int32_t b = 0; b < options.num_blocks; ++b) {
     blocks_.push_back({.micro_batches = std::vector<std::vector<Running>>(
                            options.num_microbatches),
@@ -106,12 +109,15 @@ bool StepScheduler::Fits(int32_t max_positions) const {
 }
 
 void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
-                            int32_t max_positions, int64_t logit_biases) {
+                            int32_t max_positions, int64_t logit_biases,
+                            std::span<const int32_t> shared_tokens) {
+  assert(shared_tokens.size() < static_cast<size_t>(known_tokens));
   assert(!waiting_index_.contains(id) && !running_.contains(id));
   assert(known_tokens >= 1 && known_tokens <= max_positions &&
          Fits(max_positions));
   waiting_index_[id] = waiting_.insert(
       waiting_.end(), {id, known_tokens, max_positions, logit_biases});
+  if (options_.share_prefixes) prefixes_.Add(id, shared_tokens);
 }
 
 std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
@@ -141,9 +147,7 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
   if (block.step_in_flight || AwaitsFinish(block)) return std::nullopt;
   if (static_cast<int64_t>(pending_release_.size()) > options_.max_releases) {
     StepDecision decision;
-    const auto end = pending_release_.begin() + options_.max_releases;
-    decision.release.assign(pending_release_.begin(), end);
-    pending_release_.erase(pending_release_.begin(), end);
+    TakeReleases(&decision);
     block.step_in_flight = true;
     block.may_slice = false;
     block.flights.emplace_back();
@@ -165,11 +169,12 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
   }
   StepDecision decision = Compose(block_id.value(), std::move(left), nullptr);
   if (decision.micro_batches.empty()) {
-    const bool only_release =
-        !pending_release_.empty() && running_.empty() && in_flight_ == 0;
-    if (!only_release) return std::nullopt;
+    if (!IsIdle()) return std::nullopt;
+    if (waiting_.empty()) prefixes_.EvictAll();
+    CollectReleases();
+    if (pending_release_.empty()) return std::nullopt;
   }
-  decision.release = std::exchange(pending_release_, {});
+  TakeReleases(&decision);
   block.step_in_flight = block.may_slice = true;
   block.flights.emplace_back();
   ++in_flight_;
@@ -193,11 +198,27 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormSlice(
   StepDecision decision =
       Compose(block_id.value(), std::move(left), &flight.segments);
   if (decision.micro_batches.empty()) return std::nullopt;
-  decision.release = std::exchange(pending_release_, {});
+  TakeReleases(&decision);
   block.flights.push_back(std::move(flight));
   ++in_flight_;
   ++slices_in_flight_;
   return decision;
+}
+
+void StepScheduler::CollectReleases() {
+  const std::vector<SequenceId> prefixes = prefixes_.TakeReleases();
+  pending_release_.insert(pending_release_.end(), prefixes.begin(),
+                          prefixes.end());
+}
+
+void StepScheduler::TakeReleases(StepDecision* decision) {
+  decision->keep = prefixes_.TakeKeeps();
+  CollectReleases();
+  const auto end =
+      pending_release_.begin() +
+      std::min<int64_t>(std::ssize(pending_release_), options_.max_releases);
+  decision->release.assign(pending_release_.begin(), end);
+  pending_release_.erase(pending_release_.begin(), end);
 }
 
 bool StepScheduler::PipelineIsFull() const {
@@ -219,7 +240,8 @@ StepScheduler::StepDecision StepScheduler::Compose(
     std::vector<SliceSegment>* slice) {
   Block& block = blocks_[block_index];
   StepDecision decision;
-  Admit(block_index, left, decision.admit);
+  if (options_.share_prefixes) KeepPrefixes(prefixes_.Candidates());
+  Admit(block_index, left, &decision);
   block.prefills = false;
   for (int32_t m = 0; m < options_.num_microbatches; ++m) {
     std::vector<Running>& micro_batch = block.micro_batches[m];
@@ -298,7 +320,7 @@ std::vector<Segment> StepScheduler::Segments(
 }
 
 void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
-                          std::vector<SequenceId>& admitted) {
+                          StepDecision* decision) {
   Block& block = blocks_[block_index];
   if (!options_.refill && block.sequences > 0) return;
   const int64_t block_limit =
@@ -308,68 +330,140 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
       CeilDiv(block_limit, options_.num_microbatches);
   int64_t biases_left = options_.max_logit_biases;
 
-  while (!waiting_.empty() && block.sequences < block_limit) {
-    const Waiting& head = waiting_.front();
-    if (!admitted.empty() && head.logit_biases > biases_left) return;
+  for (auto next = waiting_.begin();
+       next != waiting_.end() && block.sequences < block_limit;) {
+    const Waiting& head = *next;
+    if (!decision->admit.empty() && head.logit_biases > biases_left) return;
+    const PrefixTree::Match match = prefixes_.Find(head.id);
+    if (WaitsForPrefix(match)) {
+      ++next;
+      continue;
+    }
+    const int32_t context = match.pages * options_.page_tokens;
+    const int32_t rest = head.known_tokens - context;
     int32_t best = -1;
     for (int32_t m = 0; m < options_.num_microbatches; ++m) {
       const int64_t size = block.micro_batches[m].size();
       if (size >= micro_batch_limit) continue;
-      if (options_.refill && left[m].Fit(0, head.known_tokens) == 0) continue;
+      if (options_.refill && left[m].Fit(context, rest) == 0) continue;
       if (best < 0 ||
           size < static_cast<int64_t>(block.micro_batches[best].size()))
         best = m;
     }
     if (best < 0) return;
     std::vector<Running>& micro_batch = block.micro_batches[best];
-    const int32_t planned = left[best].Fit(0, head.known_tokens);
+    const int32_t planned = left[best].Fit(context, rest);
     UsageProfile::Use use;
-    if (options_.reserve == Reserve::kMaximum) {
-      const int64_t pages = PagesFor(head.max_positions);
-      const int64_t window_pages = WindowPagesFor(head.max_positions);
-      if (!MayClaim(block, block.maximum_pages + pages,
-                    block.maximum_window_pages + window_pages)) {
-        return;
-      }
-      block.maximum_pages += pages;
-      block.maximum_window_pages += window_pages;
-    } else {
-      if (block.sequences > 0 && block.credit <= 0 &&
-          Paces(head, block_limit)) {
-        return;
-      }
-      use = UseOf(head, micro_batch, planned, block.profile.now());
-      if (!MayClaim(block, block.profile.PeakWith(use),
-                    block.window_profile.PeakWith(use))) {
-        return;
-      }
-      block.profile.Add(use);
-      block.window_profile.Add(use);
-      const auto cost = static_cast<double>(PageSteps(
-          head.known_tokens, ExpectedEnd(head), options_.page_tokens));
-      block.credit = std::max(block.credit, 0.0) - cost;
+    if (!ClaimFor(head, match, block_limit, micro_batch, planned, &block,
+                  &use)) {
+      return;
     }
-
+    prefixes_.Admit(head.id, match);
     biases_left -= head.logit_biases;
-    left[best].Take(0, head.known_tokens);
+    left[best].Take(context, rest);
     micro_batch.push_back({.id = head.id,
                            .known_tokens = head.known_tokens,
                            .max_positions = head.max_positions,
                            .admission = admissions_++,
+                           .cached_tokens = context,
                            .new_tokens = planned,
                            .use = use});
     running_[head.id] = {block_index, best};
     ++block.sequences;
-    admitted.push_back(head.id);
+    decision->admit.push_back(head.id);
+    decision->prefixes.push_back({match.source, context});
     waiting_index_.erase(head.id);
-    waiting_.pop_front();
+    next = waiting_.erase(next);
   }
 }
 
+bool StepScheduler::ClaimFor(const Waiting& sequence,
+                             const PrefixTree::Match& match,
+                             int64_t block_limit,
+                             const std::vector<Running>& micro_batch,
+                             int32_t planned, Block* block,
+                             UsageProfile::Use* use) {
+  const int32_t shared = match.pages + match.to_reserve;
+  const bool by_profile = options_.reserve == Reserve::kProfile;
+  if (by_profile && block->sequences > 0 && block->credit <= 0 &&
+      Paces(sequence, block_limit, shared)) {
+    return false;
+  }
+  *use = UseOf(sequence, match, micro_batch, planned, block->profile.now());
+  const int64_t pages = PagesFor(sequence.max_positions) - shared;
+  const int64_t window_pages = WindowPagesFor(sequence.max_positions);
+  const int64_t claim =
+      by_profile ? block->profile.PeakWith(*use) : block->maximum_pages + pages;
+  const int64_t window_claim = by_profile
+                                   ? block->window_profile.PeakWith(*use)
+                                   : block->maximum_window_pages + window_pages;
+  while (!HasRoom(*block, claim, window_claim, match.to_reserve)) {
+    if (!prefixes_.Evict(sequence.id, running_.empty())) return false;
+  }
+  if (!IsShare(*block, claim)) return false;
+  if (!by_profile) {
+    block->maximum_pages = claim;
+    block->maximum_window_pages = window_claim;
+    return true;
+  }
+  block->profile.Add(*use);
+  block->window_profile.Add(*use);
+  const int32_t end = ExpectedEnd(sequence);
+  const int64_t cost =
+      PageSteps(sequence.known_tokens, end, options_.page_tokens) -
+      int64_t{shared} * (end - sequence.known_tokens + 1);
+  block->credit = std::max(block->credit, 0.0) - static_cast<double>(cost);
+  return true;
+}
+
+void StepScheduler::KeepPrefixes(
+    const std::vector<PrefixTree::Candidate>& candidates) {
+  for (const PrefixTree::Candidate& candidate : candidates) {
+    const auto it = running_.find(candidate.maker);
+    if (it == running_.end()) continue;  // it is about to go
+    Block& block = blocks_[it->second.block];
+    std::vector<Running>& micro_batch =
+        block.micro_batches[it->second.micro_batch];
+    const auto maker =
+        std::find_if(micro_batch.begin(), micro_batch.end(),
+                     [&](const Running& s) { return s.id == candidate.maker; });
+    if (maker->cached_tokens + maker->flight_tokens <
+        int64_t{candidate.end_pages} * options_.page_tokens) {
+      continue;
+    }
+    if (prefixes_.MayKeep(candidate) &&
+        (candidate.new_pages == 0 ||
+         GiveToPrefixes(&block, &*maker, candidate.new_pages))) {
+      prefixes_.Keep(candidate);
+    } else {
+      prefixes_.Refuse(candidate);
+    }
+  }
+}
+
+bool StepScheduler::GiveToPrefixes(Block* block, Running* sequence,
+                                   int32_t pages) {
+  UsageProfile::Use less = sequence->use;
+  less.shared += pages;
+  if (options_.reserve == Reserve::kMaximum) {
+    block->maximum_pages -= pages;
+    sequence->use = less;
+    return true;
+  }
+  block->profile.Remove(sequence->use);
+  const bool fits = HasRoom(*block, block->profile.PeakWith(less),
+                            WindowClaim(*block), pages);
+  if (fits) sequence->use = less;
+  block->profile.Add(sequence->use);
+  return fits;
+}
+
 UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
+                                       const PrefixTree::Match& match,
                                        const std::vector<Running>& micro_batch,
                                        int32_t planned, int64_t now) const {
-  const int64_t rest = sequence.known_tokens - planned;
+  const int64_t rest = sequence.known_tokens -
+                       int64_t{match.pages} * options_.page_tokens - planned;
   int64_t rest_ahead = 0;
   int64_t known = sequence.known_tokens;
   for (const Running& other : micro_batch) {
@@ -392,7 +486,8 @@ UsageProfile::Use StepScheduler::UseOf(const Waiting& sequence,
       .grows = now + soonest,
       .end = now + latest + sequence.max_positions - sequence.known_tokens + 1,
       .known = sequence.known_tokens,
-      .max = sequence.max_positions};
+      .max = sequence.max_positions,
+      .shared = match.pages + match.to_reserve};
 }
 
 int64_t StepScheduler::LeastPrefill(int64_t known, int64_t ahead) const {
@@ -410,12 +505,13 @@ int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
                               (sequence.max_positions - sequence.known_tokens));
 }
 
-bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit) const {
+bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit,
+                          int32_t shared_pages) const {
   if (!options_.refill) return false;
   const double pages = static_cast<double>(options_.kv_pages);
   // A block is full at once if as many as it takes fit even at their maximum.
-  if (static_cast<double>(block_limit * PagesFor(sequence.max_positions)) *
-          options_.num_blocks <=
+  const int64_t own_pages = PagesFor(sequence.max_positions) - shared_pages;
+  if (static_cast<double>(block_limit * own_pages) * options_.num_blocks <=
       pages) {
     return false;
   }
@@ -439,14 +535,22 @@ void StepScheduler::LearnFrom(const Running& ended) {
   steps_allowed_ += allowed - kLengthsForgotten * steps_allowed_;
 }
 
-bool StepScheduler::MayClaim(const Block& block, int64_t pages,
-                             int64_t window_pages) const {
+bool StepScheduler::HasRoom(const Block& block, int64_t pages,
+                            int64_t window_pages, int64_t prefix_pages) const {
   if (window_pages_reserved() - WindowClaim(block) + window_pages >
       options_.kv_window.pages) {
     return false;
   }
-  if (pages_reserved() - Claim(block) + pages > options_.kv_pages) return false;
-  if (pages <= CeilDiv(options_.kv_pages, options_.num_blocks)) return true;
+  return pages_reserved() - Claim(block) + pages + prefixes_.pages() +
+             prefix_pages <=
+         options_.kv_pages;
+}
+
+bool StepScheduler::IsShare(const Block& block, int64_t pages) const {
+  if (pages <=
+      CeilDiv(options_.kv_pages - prefixes_.pages(), options_.num_blocks)) {
+    return true;
+  }
   return std::all_of(blocks_.begin(), blocks_.end(), [&](const Block& other) {
     return other.sequences >= block.sequences;
   });
@@ -495,7 +599,8 @@ void StepScheduler::OnComputed(Block& block, Running& sequence,
         .grows = now,
         .end = now + sequence.use.max - sequence.use.known + 1,
         .known = sequence.use.known,
-        .max = sequence.use.max};
+        .max = sequence.use.max,
+        .shared = sequence.use.shared};
     if (exact != sequence.use) {
       block.profile.Remove(sequence.use);
       block.profile.Add(exact);
@@ -530,10 +635,12 @@ void StepScheduler::Finish(SequenceId id) {
   if (auto it = waiting_index_.find(id); it != waiting_index_.end()) {
     waiting_.erase(it->second);
     waiting_index_.erase(it);
+    prefixes_.Remove(id);
     return;
   }
   auto it = running_.find(id);
   if (it == running_.end()) return;
+  KeepPrefixes(prefixes_.Candidates(id));
   const Place place = it->second;
   running_.erase(it);
   Block& block = blocks_[place.block];
@@ -555,9 +662,11 @@ void StepScheduler::Release(Block& block, const Running& sequence) {
     block.window_profile.Remove(sequence.use);
     LearnFrom(sequence);
   } else {
-    block.maximum_pages -= PagesFor(sequence.max_positions);
+    block.maximum_pages -=
+        PagesFor(sequence.max_positions) - sequence.use.shared;
     block.maximum_window_pages -= WindowPagesFor(sequence.max_positions);
   }
+  prefixes_.Remove(sequence.id);
   pending_release_.push_back(sequence.id);
 }
 
@@ -590,6 +699,7 @@ std::vector<SequenceId> StepScheduler::Clear() {
   waiting_index_.clear();
   running_.clear();
   pending_release_.clear();
+  prefixes_ = PrefixTree(options_.page_tokens);
   steps_run_ = steps_allowed_ = 0;
   return ids;
 }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <list>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,12 +15,13 @@
 #include "runtime/kv/kv_groups.h"
 #include "runtime/kv/kv_layout.h"
 #include "scheduler/steps/chunk_room.h"
+#include "scheduler/steps/prefix_tree.h"
 #include "scheduler/steps/usage_profile.h"
 
 namespace sluice {
 
 // Decides which sequences run and what each step of each block computes. Knows
-// token counts only, never the tokens.
+// token counts only, and the tokens with which sequences begin alike.
 //
 // The caller loops: FormNext() until there is nothing more to do now, run the
 // steps, OnStepDone(b) for each in the order in which those of a block were
@@ -41,8 +43,11 @@ namespace sluice {
 // * With `slice_context`, a chunk at a greater context, whose rows attend to
 //   more, is shorter, so that all take about as long.
 // * Waiting sequences are admitted strictly in order of Enqueue (no
-//   overtaking, so none starves), each to the micro-batch with the fewest
-//   sequences, where it stays until it ends. At most gbs in a micro-batch.
+//   overtaking but for what waits for a prefix, so none starves), each to the
+//   micro-batch with the fewest sequences, where it stays until it ends. At
+//   most gbs in a micro-batch.
+// * With `share_prefixes`, a sequence begins with what is kept of its tokens,
+//   see below.
 // * With `refill`, a sequence is admitted when the step has tokens left for
 //   it, so that each admission comes with the sequence's first chunk. Without,
 //   a block admits only when it is empty, and then all that it may hold.
@@ -92,6 +97,20 @@ namespace sluice {
 // than there are, about 2.5 times what fits at once for n = 4 s. How far
 // sequences get on their way to max_positions is learned from those that ended.
 //
+// Prefixes (PrefixTree). What running sequences compute is kept for those that
+// wait and begin alike, from the first plan behind the one that computes it:
+// stages carry out plans in order, so it is there when it is used. Kept pages
+// are claimed beside the blocks, once, whoever shares them; a sequence claims
+// its other pages. A sequence that is the first with a beginning that others
+// wait for has these pages reserved as kept ones from its admission on, since
+// it could end before those that share them, for which its own claim would not
+// do. What becomes wanted later is kept if there is room. A sequence whose next
+// pages are being computed waits for them, if all that wait save a step's
+// tokens together, and is overtaken until they are there. Where an admission
+// lacks room, kept pages go that nobody shares: those that nobody waits for,
+// and if nothing runs, all others. So whatever is kept, what Fits is admitted.
+// When nothing is left, all go.
+//
 // A decision costs O(sequences of the block + admissions), and with kProfile
 // O(greatest max_positions) for each admission or attempt. Deterministic.
 // Thread-compatible.
@@ -127,6 +146,9 @@ class StepScheduler {
     // If false, each prefill chunk of a micro-batch counts as much as the
     // longest, as if padded to it. Not with Reserve::kProfile.
     bool packing = true;
+    // Whether sequences share the pages of what they begin with. Not without
+    // refill, nor with windows' pages: other values count as false.
+    bool share_prefixes = false;
     // The room of one plan: entries of logit_bias, of the sequences that it
     // admits together; and releases.
     int64_t max_logit_biases = 1 << 20;
@@ -139,11 +161,14 @@ class StepScheduler {
     absl::Status Validate() const;
   };
 
-  // The content of a step, in StepPlan's terms: first `release`, then `admit`,
-  // then the computation. Micro-batches without segments are left out.
+  // The content of a step, in StepPlan's terms: first `keep`, then `release`,
+  // then `admit`, then the computation. Micro-batches without segments are left
+  // out.
   struct StepDecision {
+    std::vector<KeptPrefix> keep;
     std::vector<SequenceId> release;
     std::vector<SequenceId> admit;
+    std::vector<SharedPrefix> prefixes;  // of those admitted, parallel
     std::vector<std::vector<Segment>> micro_batches;
   };
 
@@ -154,11 +179,14 @@ class StepScheduler {
   // prefilled (the prompt, on replay also what was generated). No position
   // beyond `max_positions` is ever planned: a sequence that has got there waits
   // for its Finish, and its block with it.
-  // `logit_biases` counts the entries of its logit_bias.
-  // REQUIRES: `id` neither waits nor runs nor awaits its release;
+  // `logit_biases` counts the entries of its logit_bias. It may share the whole
+  // pages of `shared_tokens`, which are its first ones.
+  // REQUIRES: `id` is above 0, and neither waits nor runs nor awaits its
+  // release; shared_tokens.size() < known_tokens;
   // 1 <= known_tokens <= max_positions; Fits(max_positions).
   void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_positions,
-               int64_t logit_biases = 0);
+               int64_t logit_biases = 0,
+               std::span<const int32_t> shared_tokens = {});
 
   // Whether a sequence with so many positions could ever be admitted.
   bool Fits(int32_t max_positions) const;
@@ -171,6 +199,12 @@ class StepScheduler {
   // Returns the pages that all blocks claim: for the sequences that run, and
   // for finished ones whose last step is still in flight.
   int64_t pages_reserved() const;
+  // Returns the pages of kept prefixes, which are claimed beside these.
+  int64_t prefix_pages() const { return prefixes_.pages(); }
+  // Returns how many of the tokens sequences here begin with, in whole pages.
+  int64_t KnownTokens(std::span<const int32_t> tokens) const {
+    return prefixes_.Known(tokens);
+  }
   // Likewise, of the window's pages.
   int64_t window_pages_reserved() const;
 
@@ -235,7 +269,7 @@ class StepScheduler {
     int32_t new_tokens = 0;     // in the step being formed
     bool decoding = false;      // a token was sampled
     bool finished = false;      // while steps in flight named it
-    UsageProfile::Use use;
+    UsageProfile::Use use;      // with kMaximum only what is shared
 
     // Known tokens in no step yet.
     int32_t rest() const {
@@ -316,6 +350,8 @@ class StepScheduler {
   // Whether a sequence has got to its maximum and was not finished.
   static bool AwaitsFinish(const Block& block);
   // Sets new_tokens of the sequences; returns the room left.
+  // Whether no sequence is left to run, and no step in flight.
+  bool IsIdle() const { return running_.empty() && in_flight_ == 0; }
   Room PlanTokens(std::vector<Running>& micro_batch, bool slice) const;
   bool PipelineIsFull() const;
   static bool AnyPlanned(const Block& block);
@@ -332,22 +368,47 @@ class StepScheduler {
   // Releases those that no step in flight names any more.
   void DropFinished(Block& block, std::vector<Running>& micro_batch);
   void Admit(int32_t block_index, std::vector<Room>& left,
-             std::vector<SequenceId>& admitted);
-  // Returns what the sequence may use if it is admitted now, `planned` of its
-  // tokens in the present step, behind those of the micro-batch.
+             StepDecision* decision);
+  // Whether the sequence should wait for what another one computes.
+  bool WaitsForPrefix(const PrefixTree::Match& match) const {
+    return match.coming_tokens >= options_.max_step_tokens;
+  }
+  // Claims the pages of a sequence that is to be admitted, after kept ones were
+  // given up where need be; returns false if there is no room, or it is not its
+  // turn. Sets `use`.
+  bool ClaimFor(const Waiting& sequence, const PrefixTree::Match& match,
+                int64_t block_limit, const std::vector<Running>& micro_batch,
+                int32_t planned, Block* block, UsageProfile::Use* use);
+  // Returns what the sequence may use if it is admitted now, `shared` of its
+  // pages there, and `planned` of its tokens in the present step, behind those
+  // of the micro-batch.
   UsageProfile::Use UseOf(const Waiting& sequence,
+                          const PrefixTree::Match& match,
                           const std::vector<Running>& micro_batch,
                           int32_t planned, int64_t now) const;
-  bool MayClaim(const Block& block, int64_t pages, int64_t window_pages) const;
+  // Whether the block may claim so many pages, and prefixes so many more.
+  bool HasRoom(const Block& block, int64_t pages, int64_t window_pages,
+               int64_t prefix_pages) const;
+  // Whether that is no more than the block's share.
+  bool IsShare(const Block& block, int64_t pages) const;
+  // Keeps what running sequences have computed, of the candidates.
+  void KeepPrefixes(const std::vector<PrefixTree::Candidate>& candidates);
+  // Makes the sequence's next pages those of prefixes, if there is room.
+  bool GiveToPrefixes(Block* block, Running* sequence, int32_t pages);
   // Returns the positions that the sequence is expected to come to.
   int32_t ExpectedEnd(const Waiting& sequence) const;
   // Whether pacing pays, with sequences like this one.
-  bool Paces(const Waiting& sequence, int64_t block_limit) const;
+  bool Paces(const Waiting& sequence, int64_t block_limit,
+             int32_t shared_pages) const;
   void LearnFrom(const Running& ended);
+  // Puts what is kept and released since the last plan into this one.
+  void TakeReleases(StepDecision* decision);
+  void CollectReleases();
   void Release(Block& block, const Running& sequence);
 
   Options options_;
   std::vector<Block> blocks_;
+  PrefixTree prefixes_;
   std::list<Waiting> waiting_;
   absl::flat_hash_map<SequenceId, std::list<Waiting>::iterator> waiting_index_;
   absl::flat_hash_map<SequenceId, Place> running_;

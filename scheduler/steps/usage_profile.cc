@@ -14,7 +14,8 @@ void UsageProfile::Advance() {
 int64_t UsageProfile::PagesAt(const Use& use, int64_t step) const {
   const int64_t position = std::min<int64_t>(
       use.max, use.known + std::max<int64_t>(0, step - use.grows));
-  return std::min((position + page_tokens_ - 1) / page_tokens_, max_pages_);
+  return std::min((position + page_tokens_ - 1) / page_tokens_, max_pages_) -
+         use.shared;
 }
 
 void UsageProfile::Count(const Use& use, int64_t sign) {

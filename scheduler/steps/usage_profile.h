@@ -25,6 +25,7 @@ class UsageProfile {
     int64_t end = 0;
     int32_t known = 0;  // positions
     int32_t max = 0;
+    int32_t shared = 0;  // the first pages, which are counted elsewhere
 
     friend bool operator==(const Use&, const Use&) = default;
   };

@@ -8,6 +8,7 @@
 #include "common/limits.h"
 #include "common/text/text.h"
 #include "proto/convert.h"
+#include "runtime/kv/kv_groups.h"
 #include "sluice/v1/pipeline.pb.h"
 
 namespace sluice {
@@ -37,18 +38,18 @@ void StageReporter::Progress(PlanEpoch epoch, uint64_t done, uint64_t total,
   send_(std::move(message));
 }
 
-void StageReporter::Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-                          const WindowRoom& window, int32_t page_tokens,
-                          uint64_t weight_bytes) {
+void StageReporter::Ready(PlanEpoch epoch, const StageExecutor& stage) {
+  const WindowRoom window = stage.kv_window();
   v1::WorkerMessage message;
   auto* ready = message.mutable_stage_ready();
   ready->set_epoch(epoch.value());
-  ready->set_kv_pages(kv_pages);
-  ready->set_kv_by_need(kv_by_need);
+  ready->set_kv_pages(stage.kv_pages());
+  ready->set_kv_by_need(stage.kv_by_need());
+  ready->set_kv_shared(stage.kv_shared());
   ready->set_window_pages(window.pages);
   ready->set_window_pages_each(window.pages_each);
-  ready->set_page_tokens(page_tokens);
-  ready->set_weight_bytes(weight_bytes);
+  ready->set_page_tokens(stage.page_tokens());
+  ready->set_weight_bytes(stage.weight_bytes());
   send_(std::move(message));
 }
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/step_plan.h"
-#include "runtime/kv/kv_groups.h"
+#include "runtime/exec/stage_executor.h"
 
 namespace sluice {
 
@@ -31,9 +31,8 @@ class StageReporter {
   // `fetching`: the bytes are those of the model's files that are fetched.
   void Progress(PlanEpoch epoch, uint64_t bytes_done, uint64_t bytes_total,
                 bool fetching = false);
-  void Ready(PlanEpoch epoch, int64_t kv_pages, bool kv_by_need,
-             const WindowRoom& window, int32_t page_tokens,
-             uint64_t weight_bytes);
+  // Says what room the stage has.
+  void Ready(PlanEpoch epoch, const StageExecutor& stage);
   // `status` may have NextUnreached's payload.
   void Failed(PlanEpoch epoch, const absl::Status& status);
   void Result(const StepResult& result, double compute_seconds);

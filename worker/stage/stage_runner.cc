@@ -392,9 +392,7 @@ void StageRunner::Play(Run& run) {
       MutexLock lock(&run.mu);
       run.ready = !run.closed;
     }
-    a.reporter->Ready(a.epoch, executor_->kv_pages(), executor_->kv_by_need(),
-                      executor_->kv_window(), executor_->page_tokens(),
-                      executor_->weight_bytes());
+    a.reporter->Ready(a.epoch, *executor_);
     const uint64_t kv_host = executor_->placement().kv_host_bytes;
     LogInfo(LogEpoch(a.epoch.value()), " ", a.Name(),
             a.prepare ? " is prepared: " : " is ready: ",

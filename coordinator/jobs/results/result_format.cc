@@ -389,13 +389,14 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
   StoredResult result;
   result.job = request.job;
   result.index = request.index;
-  int64_t generated = 0;
+  int64_t generated = 0, cached = 0;
   bool cut = false, cut_by_default = false;
   const FinishedRequest* failed = nullptr;
   for (const FinishedRequest& part : line) {
     result.prompt_tokens += std::ssize(part.request.prompt);
     result.max_tokens += MaxTokensOfLine(part.request);
     generated += part.generation.generated;
+    cached += part.generation.cached_tokens;
     const bool length = part.generation.finish_reason == FinishReason::kLength;
     cut = cut || length;
     cut_by_default =
@@ -410,6 +411,7 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
     const auto bytes = static_cast<int64_t>(result.line.size());
     if (bytes <= max_bytes) {
       result.generation_tokens = generated;
+      result.cached_tokens = cached;
       result.outcome = cut ? "length" : "stop";
       result.cut_by_default = cut_by_default;
       return result;

@@ -48,6 +48,7 @@ KvStaging::KvStaging(const KvLayout& layout, size_t groups, int64_t group_pages,
 
 void KvStaging::BeginStep(StepWork* step) {
   step_ = step;
+  ++step_number_;
   next_item_ = next_run_ = 0;
 }
 
@@ -73,6 +74,10 @@ absl::StatusOr<bool> KvStaging::AwaitWriters(int32_t layer,
   for (size_t i = 0; i < num_groups_; ++i) {
     Group& other = group(i);
     if (other.layer != layer || (other.released && other.out.ready())) continue;
+    if (other.step != step_number_) {
+      SLUICE_RETURN_IF_ERROR(WaitTimed(other.out, &totals_.stall_seconds));
+      continue;
+    }
     // A sequence on disk has one segment in a step.
     if (!other.released && other.run.tier == Tier::kDisk) continue;
     const auto same = [](const KvSegment& a, const KvSegment& b) {
@@ -109,6 +114,7 @@ absl::StatusOr<bool> KvStaging::LoadNext(bool wait) {
   SLUICE_ASSIGN_OR_RETURN(const bool written, AwaitWriters(layer, kv));
   if (!written) return false;
   Group& next = group(num_groups_);
+  next.step = step_number_;
   next.item = next_item_;
   next.layer = layer;
   next.place = step_->layer_of(next_item_);

@@ -19,7 +19,8 @@ namespace sluice {
 // and the changed ones back. A run has a group of staging memory, with its
 // pages side by side, from when it is loaded until what changed is back. Groups
 // are loaded, used and stored strictly in order. What an earlier group may
-// still change is not loaded before it is stored.
+// still change is not loaded before it is stored; in the step after, that may
+// be a page which other sequences share now.
 class KvStaging : public KvStream {
  public:
   void BeginStep(StepWork* step) override;
@@ -31,6 +32,7 @@ class KvStaging : public KvStream {
 
  protected:
   struct Group {
+    int64_t step = 0;
     size_t item = 0;
     int32_t layer = 0;  // of the stage
     KvGroups::Layer place;
@@ -83,6 +85,7 @@ class KvStaging : public KvStream {
   const bool overlap_;
   std::vector<int32_t> iota_;  // page numbers within a group
   StepWork* step_ = nullptr;
+  int64_t step_number_ = 0;
   size_t next_item_ = 0, next_run_ = 0;  // to be loaded next
   // The groups, a ring.
   std::vector<std::unique_ptr<Group>> groups_;

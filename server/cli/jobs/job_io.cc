@@ -467,6 +467,12 @@ absl::Status ResultFiles::Commit() {
   return errors_.file ? errors_.file->Commit() : absl::OkStatus();
 }
 
+std::string CachedTokensText(const v1::Job& job) {
+  return job.cached_tokens() == 0
+             ? ""
+             : absl::StrCat(" (", job.cached_tokens(), " shared)");
+}
+
 std::string DefaultMaxTokensText(const v1::Job& job) {
   if (!IsTerminal(job.state())) {
     if (job.requests_by_default() == 0) return "";
@@ -496,6 +502,7 @@ std::string JobToJson(const v1::Job& job) {
                             {"cancelled", job.counts().cancelled()},
                             {"running", job.counts().running()}};
   json["prompt_tokens"] = job.prompt_tokens();
+  json["cached_tokens"] = job.cached_tokens();
   json["generation_tokens"] = job.generation_tokens();
   json["generation_tokens_per_second"] = job.generation_tokens_per_second();
   json["generated_so_far"] = job.generated_so_far();
@@ -546,8 +553,9 @@ std::string JobToText(const v1::Job& job) {
                             static_cast<double>(job.expected_tokens()),
                         job.processed_tokens(), job.expected_tokens()));
   }
-  absl::StrAppend(&text, "\n  tokens     ", job.prompt_tokens(), " prompt, ",
-                  job.generation_tokens(), " generated");
+  absl::StrAppend(&text, "\n  tokens     ", job.prompt_tokens(), " prompt",
+                  CachedTokensText(job), ", ", job.generation_tokens(),
+                  " generated");
   if (job.generated_so_far() > job.generation_tokens()) {
     absl::StrAppend(&text, " in answers, ", job.generated_so_far(), " so far");
   }

@@ -151,6 +151,10 @@ absl::Status CheckAnySucceeded(const v1::Job& job, const ErrorCounts& errors);
 // answers of an ended one were cut by the default. "" if there are none.
 std::string DefaultMaxTokensText(const v1::Job& job);
 
+// Returns " (N shared)" for the tokens of its prompts that other requests had
+// computed; "" if there are none.
+std::string CachedTokensText(const v1::Job& job);
+
 // One line of JSON, for --json.
 std::string JobToJson(const v1::Job& job);
 // Several lines for people, on any terminal.

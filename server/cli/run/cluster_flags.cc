@@ -106,6 +106,7 @@ void ClusterFlags::AddBatching(CLI::App* app) {
   coordinator.AddLinkDType(app)->group(group);
   coordinator.AddNoRefill(app)->group(group);
   coordinator.AddReserveKv(app)->group(group);
+  coordinator.AddSharePrefixes(app)->group(group);
 }
 
 absl::StatusOr<LocalCluster::Options> ClusterFlags::Read() const {

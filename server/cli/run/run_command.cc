@@ -323,12 +323,12 @@ void Runner::PrintFigures(const std::optional<Plan>& plan, const Pace& pace) {
   const RuntimeReport report = cluster_->report();
   const SweepStats stats = report.stats - loading_;
   std::cerr << absl::StrFormat(
-      "%d requests: %d completed, %d failed; %s%d prompt + %d generated "
+      "%d requests: %d completed, %d failed; %s%d prompt%s + %d generated "
       "tokens in %.2f s (%.1f prompt + %.1f generated tokens/s)\n",
       last_.counts().total(), last_.counts().completed(),
       last_.counts().failed(), state_->resumes() ? "in this run " : "",
-      pace.prompt_tokens, pace.generated_tokens, pace.wall, pace.prompt_rate,
-      pace.generated_rate);
+      pace.prompt_tokens, CachedTokensText(last_), pace.generated_tokens,
+      pace.wall, pace.prompt_rate, pace.generated_rate);
   if (files_->error_counts().total() > 0) {
     std::cerr << "failed: " << files_->error_counts().Text() << "\n";
   }
@@ -354,6 +354,7 @@ nlohmann::ordered_json Runner::Figures(const std::optional<Plan>& plan,
       {"resumed", first_.counts().completed()},
       {"cut_by_default", last_.answers_cut_by_default()},
       {"prompt_tokens", last_.prompt_tokens()},
+      {"cached_tokens", last_.cached_tokens()},
       {"generation_tokens", last_.generation_tokens()},
       {"prefill_seconds", state.prefill_seconds()},
       {"decode_seconds", state.decode_seconds()},

@@ -1,5 +1,7 @@
 #include "tests/integration/coordinator/dispatch_fake_worker.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,6 +80,14 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
     violation(absl::StrCat("block ", plan.block()));
   }
   blocks_seen_.insert(plan.block());
+  for (const v1::KeptPrefix& keep : plan.keep()) {
+    Sequence kept;
+    const std::string wrong = Share(keep.prefix(), &kept);
+    if (!wrong.empty() || keep.id() >= 0 ||
+        !sequences_.emplace(keep.id(), kept).second) {
+      violation(absl::StrCat("keeps ", keep.id(), ": ", wrong));
+    }
+  }
   for (int64_t id : plan.release()) {
     const auto it = sequences_.find(id);
     if (it == sequences_.end()) {
@@ -91,11 +101,22 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
     sequence.max_positions = admission.max_positions();
     sequence.seed = admission.sampling().seed();
     sequence.logprobs = admission.sampling().logprobs();
+    if (admission.has_prefix()) {
+      const std::string wrong = Share(admission.prefix(), &sequence);
+      if (!wrong.empty() ||
+          admission.prefix().positions() >= sequence.max_positions) {
+        violation(absl::StrCat("admits ", admission.sequence(), ": ", wrong));
+      }
+      shared_positions_ += admission.prefix().positions();
+    }
+    if (!kv_by_need_) Grow(&sequence, sequence.max_positions);
     if (!sequences_.emplace(admission.sequence(), sequence).second) {
       violation(absl::StrCat("admits ", admission.sequence(), " twice"));
     }
   }
-  if (static_cast<int64_t>(sequences_.size()) > assigned_.max_sequences()) {
+  if (std::count_if(sequences_.begin(), sequences_.end(), [](const auto& s) {
+        return s.first >= 0;
+      }) > assigned_.max_sequences()) {
     violation("has more sequences than announced");
   }
   v1::StepResult result;
@@ -121,6 +142,7 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       for (int i = 0; i < segment.num_tokens(); ++i) {
         tokens.push_back(batch.tokens(next++));
       }
+      Grow(&it->second, std::ssize(tokens));
       Score(segment, tokens, it->second.logprobs, &result);
       if (!segment.sample()) continue;
       v1::SampledToken* sampled = result.add_tokens();
@@ -128,15 +150,39 @@ v1::StepResult FakePipeline::Compute(const v1::StepPlan& plan) {
       sampled->set_token(model_(it->second.seed, tokens));
     }
   }
-  int64_t pages = 0;
+  std::set<int64_t> pages;
   for (const auto& [id, sequence] : sequences_) {
-    const int64_t positions = kv_by_need_
-                                  ? static_cast<int64_t>(sequence.tokens.size())
-                                  : sequence.max_positions;
-    pages += (positions + page_tokens_ - 1) / page_tokens_;
+    pages.insert(sequence.pages.begin(), sequence.pages.end());
   }
-  if (pages > kv_pages_) violation("takes more pages than there are");
+  if (std::ssize(pages) > kv_pages_) {
+    violation("takes more pages than there are");
+  }
   return result;
+}
+
+std::string FakePipeline::Share(const v1::SharedPrefix& prefix,
+                                Sequence* sequence) {
+  const auto it = sequences_.find(prefix.source());
+  if (it == sequences_.end()) {
+    return absl::StrCat("there is no ", prefix.source());
+  }
+  const Sequence& source = it->second;
+  if (prefix.positions() % page_tokens_ != 0 ||
+      prefix.positions() > std::ssize(source.tokens)) {
+    return absl::StrCat(prefix.positions(), " positions of ", prefix.source());
+  }
+  sequence->tokens.assign(source.tokens.begin(),
+                          source.tokens.begin() + prefix.positions());
+  sequence->pages.assign(
+      source.pages.begin(),
+      source.pages.begin() + prefix.positions() / page_tokens_);
+  return "";
+}
+
+void FakePipeline::Grow(Sequence* sequence, int64_t positions) {
+  while (std::ssize(sequence->pages) * page_tokens_ < positions) {
+    sequence->pages.push_back(next_page_++);
+  }
 }
 
 void FakePipeline::Score(const v1::Segment& segment,
@@ -175,6 +221,11 @@ std::vector<std::string> FakePipeline::violations() const {
 int64_t FakePipeline::steps() const {
   MutexLock lock(&mu_);
   return steps_;
+}
+
+int64_t FakePipeline::shared_positions() const {
+  MutexLock lock(&mu_);
+  return shared_positions_;
 }
 
 std::set<int32_t> FakePipeline::blocks_seen() const {
@@ -268,6 +319,7 @@ void FakeWorker::OnAssign(const v1::AssignStage& assign) {
     ready->set_epoch(assign.epoch());
     ready->set_kv_pages(pipeline_->kv_pages());
     ready->set_kv_by_need(pipeline_->kv_by_need());
+    ready->set_kv_shared(true);
     ready->set_page_tokens(pipeline_->page_tokens());
     ready->set_weight_bytes(1000);
   }

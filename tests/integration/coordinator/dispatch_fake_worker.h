@@ -43,6 +43,8 @@ class FakePipeline {
   bool kv_by_need() const { return kv_by_need_; }
   std::vector<std::string> violations() const;
   int64_t steps() const;
+  // The positions that sequences shared and did not compute.
+  int64_t shared_positions() const;
   // The maximum of blocks whose steps were computed at one time.
   std::set<int32_t> blocks_seen() const;
 
@@ -52,7 +54,16 @@ class FakePipeline {
     uint64_t seed = 0;
     int32_t logprobs = -1;
     std::vector<int32_t> tokens;  // in the KV cache
+    std::vector<int64_t> pages;   // some of them shared
   };
+
+  // Gives a sequence the positions that it shares. Returns what is wrong, or
+  // "".
+  std::string Share(const v1::SharedPrefix& prefix, Sequence* sequence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Gives a sequence pages for so many positions.
+  void Grow(Sequence* sequence, int64_t positions)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   v1::StepResult Compute(const v1::StepPlan& plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -71,7 +82,10 @@ class FakePipeline {
   int64_t epoch_ ABSL_GUARDED_BY(mu_) = 0;
   v1::AssignStage assigned_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<FakeWorker> last_stage_ ABSL_GUARDED_BY(mu_);
+  // With kept prefixes, whose ids are below 0.
   std::map<int64_t, Sequence> sequences_ ABSL_GUARDED_BY(mu_);
+  int64_t next_page_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t shared_positions_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t last_step_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t steps_ ABSL_GUARDED_BY(mu_) = 0;
   std::set<int32_t> blocks_seen_ ABSL_GUARDED_BY(mu_);

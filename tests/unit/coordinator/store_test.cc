@@ -308,6 +308,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                          "ALTER TABLE jobs DROP COLUMN tenant;"
                          "ALTER TABLE jobs DROP COLUMN paused;"
                          "ALTER TABLE jobs DROP COLUMN priority;"
+                         "ALTER TABLE jobs DROP COLUMN cached_tokens;"
                          "ALTER TABLE requests DROP COLUMN sum;"
                          "ALTER TABLE results DROP COLUMN sum;"
                          "DROP TABLE progress;"

@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,8 @@ struct Sequence {
   int32_t block = -1;
   bool finished = false;
   bool released = false;
+  std::vector<int32_t> tokens;  // of its prompt, if prefixes are shared
+  std::vector<int64_t> pages;   // in the stages' KV cache
 };
 
 class Play {
@@ -83,7 +86,10 @@ class Play {
     EXPECT_EQ(scheduler_.waiting(), 0);
     EXPECT_EQ(scheduler_.pages_reserved(), 0);
     EXPECT_EQ(scheduler_.window_pages_reserved(), 0);
+    EXPECT_EQ(scheduler_.prefix_pages(), 0);
     EXPECT_TRUE(live_.empty());
+    EXPECT_TRUE(kept_.empty());
+    EXPECT_TRUE(owners_.empty());
     for (const auto& [id, sequence] : sequences_) {
       EXPECT_TRUE(sequence.finished) << id;
       EXPECT_TRUE(sequence.released || sequence.block < 0) << id;
@@ -95,6 +101,9 @@ class Play {
   int64_t max_window_pages() const { return max_window_pages_; }
   int64_t mixed_steps() const { return mixed_steps_; }
   int64_t slices() const { return slices_; }
+  // Returns the positions that sequences shared, and all that they had.
+  int64_t shared() const { return shared_; }
+  int64_t kept() const { return num_kept_; }
 
  private:
   // A step in flight: the segments, or only the fact that there is one.
@@ -120,8 +129,89 @@ class Play {
       if (!Chance(to_the_end_)) s.max_positions += random_() % 40;
     } while (!scheduler_.Fits(s.max_positions));
     s.known = s.prompt;
-    scheduler_.Enqueue(SequenceId(id), s.prompt, s.max_positions);
+    if (options_.share_prefixes) ChooseTokens(&s);
+    scheduler_.Enqueue(SequenceId(id), s.prompt, s.max_positions, 0,
+                       std::span<const int32_t>(s.tokens).first(
+                           s.tokens.empty() ? 0 : s.tokens.size() - 1));
     waiting_.push_back(id);
+  }
+
+  // A way through a tree of three levels, whose branches end within pages or
+  // not, and then tokens of its own.
+  void ChooseTokens(Sequence* s) {
+    for (int32_t level = 0, branch = 0; level < 3; ++level) {
+      branch = 3 * branch + static_cast<int32_t>(random_() % 3);
+      const int32_t length = (branch * 7 + level) % 5 == 0
+                                 ? 3 * options_.page_tokens
+                                 : 1 + branch * 13 % 60;
+      s->tokens.insert(s->tokens.end(), length, 100 * level + branch);
+      if (Chance(0.1)) break;
+    }
+    const auto shared = static_cast<int32_t>(s->tokens.size());
+    while (std::ssize(s->tokens) < s->prompt) {
+      s->tokens.push_back(1000 + static_cast<int32_t>(random_() % 1000));
+    }
+    if (shared > s->prompt && !Chance(0.5)) s->tokens.resize(s->prompt);
+    const auto more = static_cast<int32_t>(s->tokens.size()) - s->prompt;
+    if (!scheduler_.Fits(s->max_positions + more)) {
+      s->tokens.resize(s->prompt);
+      return;
+    }
+    s->known = s->prompt = s->prompt + more;
+    s->max_positions += more;
+  }
+
+  // What the stages do with pages.
+  void Own(int64_t page) { ++owners_[page]; }
+  void Disown(const std::vector<int64_t>& pages) {
+    for (const int64_t page : pages) {
+      ASSERT_GT(owners_[page], 0);
+      if (--owners_[page] == 0) owners_.erase(page);
+    }
+  }
+  void Grow(Sequence* s, int32_t positions) {
+    while (std::ssize(s->pages) * options_.page_tokens < positions) {
+      s->pages.push_back(next_page_++);
+      Own(s->pages.back());
+    }
+  }
+  // Returns the pages of the prefix, owned once more. `tokens` gets its tokens.
+  std::vector<int64_t> Share(const SharedPrefix& prefix,
+                             std::vector<int32_t>* tokens) {
+    const int64_t id = prefix.source.value();
+    EXPECT_TRUE(id < 0 ? kept_.count(id) : live_.count(id)) << id;
+    const Sequence& source = id < 0 ? kept_[id] : sequences_[id];
+    EXPECT_EQ(prefix.positions % options_.page_tokens, 0);
+    EXPECT_LE(prefix.positions, source.computed) << "not computed yet";
+    tokens->assign(source.tokens.begin(),
+                   source.tokens.begin() + prefix.positions);
+    std::vector<int64_t> pages(
+        source.pages.begin(),
+        source.pages.begin() + prefix.positions / options_.page_tokens);
+    for (const int64_t page : pages) Own(page);
+    return pages;
+  }
+  void Keep(const KeptPrefix& keep) {
+    ASSERT_LT(keep.id.value(), 0);
+    ASSERT_FALSE(kept_.count(keep.id.value()));
+    Sequence kept;
+    kept.pages = Share(keep.prefix, &kept.tokens);
+    kept.computed = keep.prefix.positions;
+    kept_[keep.id.value()] = kept;
+    ++num_kept_;
+  }
+  void Begin(Sequence* s, const SharedPrefix& prefix) {
+    if (prefix.positions > 0) {
+      std::vector<int32_t> tokens;
+      s->pages = Share(prefix, &tokens);
+      ASSERT_LT(prefix.positions, s->known);
+      ASSERT_TRUE(std::equal(tokens.begin(), tokens.end(), s->tokens.begin()));
+      s->computed = prefix.positions;
+      shared_ += prefix.positions;
+    }
+    if (options_.reserve == StepScheduler::Reserve::kMaximum) {
+      Grow(s, s->max_positions);
+    }
   }
 
   void End(int64_t id) {
@@ -191,20 +281,35 @@ class Play {
     ASSERT_LE(decision->micro_batches.size(),
               static_cast<size_t>(options_.num_microbatches));
 
+    for (const KeptPrefix& keep : decision->keep) Keep(keep);
     for (SequenceId id : decision->release) {
+      if (id.value() < 0) {
+        ASSERT_TRUE(kept_.count(id.value()));
+        Disown(kept_[id.value()].pages);
+        kept_.erase(id.value());
+        continue;
+      }
       ASSERT_TRUE(live_.erase(id.value())) << "released without being live";
       Sequence& s = sequences_[id.value()];
       ASSERT_TRUE(s.finished);
       ASSERT_TRUE(in_flight_[s.block].empty() || !NamedInFlight(id));
       s.released = true;
+      Disown(s.pages);
     }
-    for (SequenceId id : decision->admit) {
+    ASSERT_EQ(decision->prefixes.size(), decision->admit.size());
+    for (size_t i = 0; i < decision->admit.size(); ++i) {
+      const SequenceId id = decision->admit[i];
       ASSERT_FALSE(waiting_.empty());
-      ASSERT_EQ(id.value(), waiting_.front()) << "overtaken";
-      waiting_.pop_front();
+      const auto it = std::find(waiting_.begin(), waiting_.end(), id.value());
+      ASSERT_TRUE(it != waiting_.end());
+      ASSERT_TRUE(options_.share_prefixes || it == waiting_.begin())
+          << "overtaken";
+      waiting_.erase(it);
       ASSERT_TRUE(live_.insert(id.value()).second);
       Sequence& s = sequences_[id.value()];
       s.block = block;
+      Begin(&s, decision->prefixes[i]);
+      if (::testing::Test::HasFailure()) return;
     }
     if (!decision->admit.empty()) {
       int64_t mine = 0;
@@ -232,7 +337,8 @@ class Play {
 
   // Checks the pages that stages hold which have carried out all plans so far.
   void CheckPages() {
-    int64_t pages = 0, window_pages = 0;
+    const auto pages = static_cast<int64_t>(owners_.size());
+    int64_t window_pages = 0;
     for (int64_t id : live_) {
       const Sequence& s = sequences_[id];
       const int32_t positions =
@@ -240,15 +346,16 @@ class Play {
                                                                : s.computed;
       const int64_t of_sequence =
           (positions + options_.page_tokens - 1) / options_.page_tokens;
-      pages += of_sequence;
       window_pages +=
           std::min<int64_t>(of_sequence, options_.kv_window.pages_each);
     }
     ASSERT_LE(window_pages, scheduler_.window_pages_reserved());
     ASSERT_LE(scheduler_.window_pages_reserved(), options_.kv_window.pages);
     max_window_pages_ = std::max(max_window_pages_, window_pages);
-    ASSERT_LE(pages, scheduler_.pages_reserved());
-    ASSERT_LE(scheduler_.pages_reserved(), options_.kv_pages);
+    const int64_t claimed =
+        scheduler_.pages_reserved() + scheduler_.prefix_pages();
+    ASSERT_LE(pages, claimed);
+    ASSERT_LE(claimed, options_.kv_pages);
     max_pages_ = std::max(max_pages_, pages);
   }
 
@@ -278,6 +385,11 @@ class Play {
       ASSERT_EQ(s.block, block) << "moved to another block";
       ASSERT_EQ(segment.start, s.computed) << "a gap or a repetition";
       ASSERT_GE(segment.num_tokens, 1);
+      Grow(&s, s.computed + segment.num_tokens);
+      for (int32_t p = s.computed; p < s.computed + segment.num_tokens; ++p) {
+        ASSERT_EQ(owners_[s.pages[p / options_.page_tokens]], 1)
+            << "a shared page is written";
+      }
       s.computed += segment.num_tokens;
       ASSERT_LE(s.computed, s.known) << "a token that nobody knows";
       ASSERT_LE(s.computed, s.max_positions);
@@ -314,6 +426,9 @@ class Play {
   std::deque<int64_t> waiting_;
   std::set<int64_t> live_;  // admitted and not released, as the stages see it
   std::vector<std::deque<Step>> in_flight_;
+  std::map<int64_t, int32_t> owners_;  // of the stages' pages
+  std::map<int64_t, Sequence> kept_;
+  int64_t next_page_ = 0, shared_ = 0, num_kept_ = 0;
   std::deque<int64_t> late_ends_;  // ended, but the scheduler is yet to hear
   int64_t max_pages_ = 0, max_window_pages_ = 0;
   int64_t mixed_steps_ = 0;
@@ -410,6 +525,38 @@ TEST(StepSchedulerPropertyTest, PagesSufficeWhateverTheOrderOfProgress) {
   EXPECT_GT(full, 50);
   EXPECT_GT(full_windows, 20);
   EXPECT_GT(slices, 1000);
+}
+
+// Requests that begin alike, in any room: pages are shared, never lost, kept or
+// written to again, and suffice.
+TEST(StepSchedulerPropertyTest, SharedPagesAreCounted) {
+  int64_t shared = 0, kept = 0;
+  int full = 0;
+  for (uint32_t seed = 1; seed <= 400; ++seed) {
+    std::mt19937 random(2000 + seed);
+    StepScheduler::Options options;
+    options.share_prefixes = true;
+    options.num_blocks = 1 + random() % 3;
+    options.gbs = 1 + random() % 16;
+    options.num_microbatches = 1 + random() % 3;
+    options.max_step_tokens = options.gbs + random() % 40;
+    options.page_tokens = 1 + random() % 16;
+    options.kv_pages = 270 / options.page_tokens + random() % 200;
+    options.reserve = seed % 4 == 0 ? StepScheduler::Reserve::kMaximum
+                                    : StepScheduler::Reserve::kProfile;
+    ChooseSlices(random, &options);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": pages ", options.kv_pages,
+                              " of ", options.page_tokens));
+    Play play(options, seed, seed % 3 == 0 ? 0.3 : 1.0, seed % 5 == 0);
+    play.Run(120, seed % 4 == 1 ? 0.05 : 0);
+    if (::testing::Test::HasFatalFailure()) return;
+    shared += play.shared();
+    kept += play.kept();
+    full += play.max_pages() == options.kv_pages;
+  }
+  EXPECT_GT(shared, 500000);
+  EXPECT_GT(kept, 5000);
+  EXPECT_GT(full, 50);
 }
 
 }  // namespace
