@@ -488,6 +488,7 @@ absl::Status Coordinator::OpenJobs() {
                    .score_tokens = score_tokens_};
   jobs.clock = Clock::Real();
   jobs.metrics = options_.metrics;
+  jobs.prompt_details = options_.prompt_details;
   jobs.answer_key = AnswerKey();
   SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
   return absl::OkStatus();

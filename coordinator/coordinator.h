@@ -91,6 +91,8 @@ class Coordinator {
     bool kv_by_need = true;
     // Has requests that begin alike compute their beginning once.
     bool share_prefixes = true;
+    // Has each answer say how much of its prompt that was.
+    bool prompt_details = false;
     WorkerTimeouts timeouts;
     // The interval at which the tokens of unfinished requests are stored: what
     // a crash of the process may lose.

@@ -79,6 +79,13 @@ CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
           " (see docs/memory.md)"));
 }
 
+CLI::Option* CoordinatorFlags::AddPromptDetails(CLI::App* app) {
+  return app->add_flag(
+      "--enable-prompt-tokens-details", options.prompt_details,
+      "have usage say how many tokens of a prompt other requests had computed, "
+      "which may differ between runs");
+}
+
 CLI::Option* CoordinatorFlags::AddReplicas(CLI::App* app) {
   return app
       ->add_option(

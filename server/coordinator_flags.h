@@ -28,6 +28,7 @@ struct CoordinatorFlags {
   CLI::Option* AddNoRefill(CLI::App* app);
   CLI::Option* AddNumMicrobatches(CLI::App* app);
   CLI::Option* AddPolicy(CLI::App* app);
+  CLI::Option* AddPromptDetails(CLI::App* app);
   CLI::Option* AddReplicas(CLI::App* app);
   CLI::Option* AddReserveKv(CLI::App* app);
   CLI::Option* AddScoreTokens(CLI::App* app);

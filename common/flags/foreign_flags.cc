@@ -34,7 +34,9 @@ constexpr Foreign kForeign[] = {
     {"--enable-chunked-prefill",
      "prompts are cut by --max-step-tokens in any case; leave it out"},
     {"--enable-lora", "adapters are not supported: merge them into the model"},
-    {"--enable-prefix-caching", kNoGraphs},
+    {"--enable-prefix-caching",
+     "prompts that begin alike have it, unless --share-prefixes is off; leave "
+     "it out"},
     {"--enforce-eager", kNoGraphs},
     {"--gpu-layers", "here that is --policy w=DEVICE/HOST/DISK, in per cent"},
     {"--gpu-memory-utilization",

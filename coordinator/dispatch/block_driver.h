@@ -97,6 +97,13 @@ class BlockDriver {
   bool Fits(const SequenceState& sequence) const {
     return scheduler_->Fits(sequence.max_positions());
   }
+  // Returns how many tokens of the prompt requests here begin with, which it
+  // can share.
+  int64_t KnownTokens(const Request& request) const {
+    return scheduler_ && !request.pools() && !request.scores_prompt()
+               ? scheduler_->KnownTokens(request.prompt)
+               : 0;
+  }
   // Takes charge of a request that another driver gave up.
   void Adopt(SequenceState sequence);
 

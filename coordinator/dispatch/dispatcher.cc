@@ -19,6 +19,9 @@ constexpr size_t kInboxEvents = 1024;
 constexpr size_t kMaxLookups = 1024;
 // No more requests are read while so many wait for pipelines that stopped.
 constexpr int64_t kMaxAwaiting = 1024;
+// The share of its window by which a lane may be fuller than another one, to
+// get requests for what they begin with.
+constexpr double kMaxImbalance = 0.25;
 // The search for groups of workers, among those for pipelines' plans.
 constexpr size_t kGroups = SIZE_MAX;
 
@@ -178,7 +181,6 @@ void Dispatcher::OnResult(const v1::StepResult& message) {
 
 void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
   fetching_ = false;
-  BlockDriver& driver = lanes_[fetching_for_]->driver;
   if (!requests.ok()) {
     LogError("reading requests failed: ", requests.status().ToString());
     fetch_failure_ =
@@ -188,10 +190,14 @@ void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
     fetch_failure_.clear();
     // The read may have missed work that came after it began.
     if (requests->empty()) maybe_work_ = work_meanwhile_;
-    for (Request& request : *requests) driver.Add(std::move(request));
+    for (Request& request : *requests) {
+      LaneFor(request).driver.Add(std::move(request));
+    }
   }
   // Some requests may have been read just before their job was cancelled.
-  for (JobId job : cancelled_meanwhile_) driver.Cancel(job);
+  for (JobId job : cancelled_meanwhile_) {
+    for (const auto& lane : lanes_) lane->driver.Cancel(job);
+  }
   cancelled_meanwhile_.clear();
   // They may have been read in the order from before.
   if (std::exchange(reordered_meanwhile_, false)) GiveBackWaiting();
@@ -477,6 +483,25 @@ void Dispatcher::EvenOut() {
     }
     from = longest();
   }
+}
+
+Dispatcher::Lane& Dispatcher::LaneFor(const Request& request) {
+  Lane* best = &*lanes_[fetching_for_];
+  if (lanes_.size() < 2) return *best;
+  const auto fill = [](const Lane& lane) {
+    return static_cast<double>(lane.driver.live()) /
+           static_cast<double>(std::max<int64_t>(1, lane.window));
+  };
+  const double most = fill(*best) + kMaxImbalance;
+  int64_t known = best->driver.KnownTokens(request);
+  for (const auto& lane : lanes_) {
+    if (!lane->driver.epoch() || fill(*lane) > std::min(most, 1.0)) continue;
+    const int64_t here = lane->driver.KnownTokens(request);
+    if (here <= known) continue;
+    known = here;
+    best = &*lane;
+  }
+  return *best;
 }
 
 void Dispatcher::FetchMore() {

@@ -140,6 +140,9 @@ class Dispatcher {
   // Whether it fits no pipeline that runs.
   bool FitsNone(const SequenceState& sequence) const;
   void EvenOut();
+  // Returns the lane for a request that was fetched for one: where others begin
+  // like it, unless that one is fuller by a part of its window.
+  Lane& LaneFor(const Request& request);
   void FetchMore();
   int64_t live() const;  // requests in all lanes
   // Gives new tokens to the queue.

@@ -548,9 +548,9 @@ StoredResult JobManager::Format(FinishedLine finished) {
                                   part.request.prompt, generation.tokens,
                                   /*skip_special_tokens=*/true);
   }
-  StoredResult result = FormatResult(finished, options_.requests.served_model,
-                                     options_.clock->Now(),
-                                     options_.max_result_bytes, &token_texts_);
+  StoredResult result = FormatResult(
+      finished, options_.requests.served_model, options_.clock->Now(),
+      options_.max_result_bytes, &token_texts_, options_.prompt_details);
   result.replays = live_.TakeReplays(result.job);
   return result;
 }

@@ -54,6 +54,8 @@ class JobManager : public RequestQueue, private ResultSink {
     std::string answer_key;
     // A longer result line becomes an error. Stores hold at most 1e9 bytes.
     int64_t max_result_bytes = 256 << 20;
+    // Whether answers say how many tokens of their prompts others had computed.
+    bool prompt_details = false;
     const Clock* clock = nullptr;  // both must outlive the manager
     MetricsRegistry* metrics = nullptr;
     absl::Status Validate() const;

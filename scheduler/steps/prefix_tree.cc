@@ -317,6 +317,18 @@ std::vector<SequenceId> PrefixTree::TakeReleases() {
   return std::exchange(releases_, {});
 }
 
+int32_t PrefixTree::Common(SequenceId a, SequenceId b) const {
+  const auto of_a = sequences_.find(a), of_b = sequences_.find(b);
+  if (of_a == sequences_.end() || of_b == sequences_.end()) return 0;
+  const Node *x = of_a->second.leaf, *y = of_b->second.leaf;
+  while (x != y) {
+    // The root ends at page 0, and nothing else does.
+    const Node*& lower = x->end > y->end ? x : y;
+    lower = lower->parent;
+  }
+  return x->end;
+}
+
 int64_t PrefixTree::Known(std::span<const int32_t> tokens) const {
   int64_t known = 0;
   const Node* node = root_.get();

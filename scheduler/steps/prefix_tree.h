@@ -93,6 +93,8 @@ class PrefixTree {
 
   // The pages that are the tree's.
   int64_t pages() const { return pages_; }
+  // Returns the pages with which both begin, if they are here.
+  int32_t Common(SequenceId a, SequenceId b) const;
   // Returns how many of the tokens, in whole pages, sequences that are here, or
   // kept prefixes, begin with.
   int64_t Known(std::span<const int32_t> tokens) const;

@@ -17,6 +17,9 @@ namespace {
 constexpr double kLengthsForgotten = 1.0 / 64;
 constexpr double kLengthsAssumed = 4;
 
+// The sequences that one overtakes at most, and that overtake one.
+constexpr int32_t kMaxOvertaken = 64;
+
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -115,9 +118,27 @@ void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
   assert(!waiting_index_.contains(id) && !running_.contains(id));
   assert(known_tokens >= 1 && known_tokens <= max_positions &&
          Fits(max_positions));
-  waiting_index_[id] = waiting_.insert(
-      waiting_.end(), {id, known_tokens, max_positions, logit_biases});
   if (options_.share_prefixes) prefixes_.Add(id, shared_tokens);
+  waiting_index_[id] = waiting_.insert(
+      PlaceFor(id), {id, known_tokens, max_positions, logit_biases});
+}
+
+std::list<StepScheduler::Waiting>::iterator StepScheduler::PlaceFor(
+    SequenceId id) {
+  auto best = waiting_.end();
+  int32_t most = 0, looked_at = 0;
+  for (auto it = waiting_.end();
+       it != waiting_.begin() && looked_at <= kMaxOvertaken; ++looked_at) {
+    const auto place = it--;
+    const int32_t common = prefixes_.Common(id, it->id);
+    if (common > most) {
+      most = common;
+      best = place;
+    }
+    if (it->overtaken >= kMaxOvertaken) break;
+  }
+  for (auto it = best; it != waiting_.end(); ++it) ++it->overtaken;
+  return best;
 }
 
 std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {

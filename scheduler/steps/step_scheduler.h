@@ -42,10 +42,12 @@ namespace sluice {
 //   whose first token is on its way sits out until it is back.
 // * With `slice_context`, a chunk at a greater context, whose rows attend to
 //   more, is shorter, so that all take about as long.
-// * Waiting sequences are admitted strictly in order of Enqueue (no
-//   overtaking but for what waits for a prefix, so none starves), each to the
-//   micro-batch with the fewest sequences, where it stays until it ends. At
-//   most gbs in a micro-batch.
+// * Waiting sequences are admitted strictly in their order (no overtaking but
+//   for what waits for a prefix, so none starves), each to the micro-batch with
+//   the fewest sequences, where it stays until it ends. At most gbs in a
+//   micro-batch. Their order is that of Enqueue, but with `share_prefixes` one
+//   goes right behind the one that begins most like it, among the last
+//   kMaxOvertaken, none of which is overtaken more often than that.
 // * With `share_prefixes`, a sequence begins with what is kept of its tokens,
 //   see below.
 // * With `refill`, a sequence is admitted when the step has tokens left for
@@ -175,10 +177,10 @@ class StepScheduler {
   // Fails as options.Validate() does.
   static absl::StatusOr<StepScheduler> Create(const Options& options);
 
-  // Puts a sequence at the end of the waiting queue. `known_tokens` are to be
-  // prefilled (the prompt, on replay also what was generated). No position
-  // beyond `max_positions` is ever planned: a sequence that has got there waits
-  // for its Finish, and its block with it.
+  // Puts a sequence into the waiting queue, as a rule at its end.
+  // `known_tokens` are to be prefilled (the prompt, on replay also what was
+  // generated). No position beyond `max_positions` is ever planned: a sequence
+  // that has got there waits for its Finish, and its block with it.
   // `logit_biases` counts the entries of its logit_bias. It may share the whole
   // pages of `shared_tokens`, which are its first ones.
   // REQUIRES: `id` is above 0, and neither waits nor runs nor awaits its
@@ -256,6 +258,7 @@ class StepScheduler {
     int32_t known_tokens;
     int32_t max_positions;
     int64_t logit_biases;
+    int32_t overtaken = 0;  // by those that came later
   };
 
   struct Running {
@@ -341,6 +344,8 @@ class StepScheduler {
 
   explicit StepScheduler(const Options& options);
 
+  // Returns where a sequence is to wait that has just come.
+  std::list<Waiting>::iterator PlaceFor(SequenceId id);
   int64_t PagesFor(int32_t max_positions) const;
   int64_t WindowPagesFor(int32_t max_positions) const {
     return options_.kv_window.Claim(PagesFor(max_positions));

@@ -73,6 +73,17 @@ def test_answers_are_those_without_sharing():
     check(lines, expected, *SMALL, "--no-refill", shared=False)
 
 
+def test_usage_tells_what_was_shared_if_asked():
+    lines = tree_requests(30)
+    figures, results = harness.run(LLAMA, lines, *FP32, *SMALL, "--enable-prompt-tokens-details")
+    usages = [result["response"]["body"]["usage"] for result in results]
+    cached = [usage.pop("prompt_tokens_details")["cached_tokens"] for usage in usages]
+    assert sum(cached) == figures["cached_tokens"] > 0, cached
+    assert all(c % PAGE == 0 and c < u["prompt_tokens"] for c, u in zip(cached, usages)), cached
+    # Without it, answers are those of any run.
+    assert harness.answers(results) == unshared(lines)
+
+
 def test_any_tier_is_shared():
     lines = tree_requests(50, seed=2)
     expected = unshared(lines)

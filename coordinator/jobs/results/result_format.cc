@@ -310,7 +310,8 @@ std::string FormatChoice(const FinishedRequest& part, TokenTexts* tokens) {
 
 // The body of a completion.
 std::string FormatCompletion(const FinishedLine& line, absl::string_view model,
-                             absl::Time created, TokenTexts* tokens) {
+                             absl::Time created, TokenTexts* tokens,
+                             bool prompt_details) {
   const Request& request = line.front().request;
   const bool chat = request.endpoint == Endpoint::kChatCompletions;
   std::string body = absl::StrCat(
@@ -319,32 +320,40 @@ std::string FormatCompletion(const FinishedLine& line, absl::string_view model,
       "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
       "\",\"created\":", absl::ToUnixSeconds(created),
       ",\"model\":", Quote(model), ",\"choices\":[");
-  int64_t prompt_tokens = 0, generated = 0;
+  int64_t prompt_tokens = 0, generated = 0, cached = 0;
   for (const FinishedRequest& part : line) {
     if (part.request.part > 0) body += ',';
     body += FormatChoice(part, tokens);
     prompt_tokens += std::ssize(part.request.prompt);
     generated += part.generation.generated;
+    cached += part.generation.cached_tokens;
   }
   absl::StrAppend(&body, "],\"usage\":{\"prompt_tokens\":", prompt_tokens,
                   ",\"completion_tokens\":", generated,
-                  ",\"total_tokens\":", prompt_tokens + generated, "}}");
+                  ",\"total_tokens\":", prompt_tokens + generated);
+  if (prompt_details) {
+    absl::StrAppend(
+        &body, ",\"prompt_tokens_details\":{\"cached_tokens\":", cached, "}");
+  }
+  body += "}}";
   return body;
 }
 
 }  // namespace
 
 std::string FormatAnswer(const FinishedLine& line, absl::string_view model,
-                         absl::Time created, TokenTexts* tokens) {
+                         absl::Time created, TokenTexts* tokens,
+                         bool prompt_details) {
   const Request& request = line.front().request;
   return absl::StrCat(
       "{\"id\":\"", Name("batch_req_", request.job, request.index),
       "\",\"custom_id\":", Nullable(request.custom_id),
       ",\"response\":{\"status_code\":200,\"request_id\":\"",
       Name("req_", request.job, request.index), "\",\"body\":",
-      request.scores()  ? FormatScores(line, model, created)
-      : request.pools() ? FormatEmbeddings(line, Quote(model))
-                        : FormatCompletion(line, model, created, tokens),
+      request.scores() ? FormatScores(line, model, created)
+      : request.pools()
+          ? FormatEmbeddings(line, Quote(model))
+          : FormatCompletion(line, model, created, tokens, prompt_details),
       "},\"error\":null}");
 }
 
@@ -384,7 +393,7 @@ LineError ErrorOfStatus(const absl::Status& status) {
 
 StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
                           absl::Time created, int64_t max_bytes,
-                          TokenTexts* tokens) {
+                          TokenTexts* tokens, bool prompt_details) {
   const Request& request = line.front().request;
   StoredResult result;
   result.job = request.job;
@@ -407,7 +416,7 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
   LineError error;
   int http_status = kRefused;
   if (failed == nullptr) {
-    result.line = FormatAnswer(line, model, created, tokens);
+    result.line = FormatAnswer(line, model, created, tokens, prompt_details);
     const auto bytes = static_cast<int64_t>(result.line.size());
     if (bytes <= max_bytes) {
       result.generation_tokens = generated;

@@ -24,9 +24,13 @@ namespace sluice {
 // itself included; the first has null for its own, as nothing predicts it. A
 // text_offset counts characters of the answer's text. Each token that usage
 // counts has its entry: that of an end-of-sequence token, which has no part in
-// the text, lies at the text's end.
+// the text, lies at the text's end. With `prompt_details`, the usage of a
+// completion says how many tokens of its prompt other requests had computed
+// (prompt_tokens_details.cached_tokens), which depends on more than the
+// request.
 std::string FormatAnswer(const FinishedLine& line, absl::string_view model,
-                         absl::Time created, TokenTexts* tokens);
+                         absl::Time created, TokenTexts* tokens,
+                         bool prompt_details = false);
 
 // HTTP's codes of a request that was refused, and of one that failed.
 inline constexpr int kRefused = 400, kFailed = 500;
@@ -48,6 +52,6 @@ LineError ErrorOfStatus(const absl::Status& status);
 // answer of more than `max_bytes` becomes an error.
 StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
                           absl::Time created, int64_t max_bytes,
-                          TokenTexts* tokens);
+                          TokenTexts* tokens, bool prompt_details = false);
 
 }  // namespace sluice

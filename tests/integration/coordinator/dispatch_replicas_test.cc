@@ -122,6 +122,32 @@ TEST_F(ReplicasTest, PipelinesShareTheRequests) {
   }
 }
 
+// Each of many documents has questions: they go where the document is.
+TEST_F(ReplicasTest, RequestsGoWhereOthersBeginLikeThem) {
+  options_.cluster.min_workers = 2;
+  Start();
+  std::vector<Request> requests;
+  for (int i = 0; i < 400; ++i) {
+    const int document = i % 5;
+    requests.push_back(MakeRequest(
+        1, i,
+        absl::StrCat(std::string(64, static_cast<char>('a' + document)), i),
+        5));
+  }
+  queue_.Add(requests);
+  AddWorker("a", 0);
+  AddWorker("b", 1);
+  dispatcher_->NotifyWork();
+  queue_.WaitForResults(400);
+  ExpectResults(requests);
+  int64_t shared = 0;
+  for (const FakePipeline& pipeline : pipelines_) {
+    EXPECT_GT(pipeline.steps(), 0);
+    shared += pipeline.shared_positions();
+  }
+  EXPECT_GT(shared, 400 * 64 / 2);
+}
+
 TEST_F(ReplicasTest, ADeathMovesRequestsAndLeavesTheOtherPipelineAlone) {
   options_.cluster.min_workers = 4;
   Start();

@@ -151,11 +151,42 @@ TEST_F(PrefixTest, PrefixesGoWhereRoomIsShort) {
     EXPECT_EQ(Next(), "^-1=1:8 +2(-1:8) | 1:8+1! 2:8+1!");
     s_->OnStepDone(BlockId(0));
     Finish(1);
-    EXPECT_EQ(Form(), "-1 | 2:9+1!");
+    // What wants it goes on before what does not.
+    EXPECT_EQ(Form(), wanted ? "-1 +4(-1:8) | 2:9+1! 4:8+1!" : "-1 | 2:9+1!");
     s_->OnStepDone(BlockId(0));
     Finish(2);
-    EXPECT_EQ(Form(), "-2 --1 +3 | 3:0+8");
+    Finish(4);
+    EXPECT_EQ(Form(), wanted ? "-2 -4 --1 +3 | 3:0+8" : "-2 --1 +3 | 3:0+8");
   }
+}
+
+TEST_F(PrefixTest, ThoseThatBeginAlikeGoTogether) {
+  Make({.gbs = 1, .max_step_tokens = 100});
+  for (int64_t id = 1; id <= 6; ++id) Enqueue(id, id % 2 == 0 ? "ax" : "by");
+  for (const int64_t id : {1, 3, 5, 2, 4, 6}) {
+    const std::string step = Form();
+    EXPECT_NE(step.find(absl::StrCat("+", id)), std::string::npos) << step;
+    s_->OnStepDone(BlockId(0));
+    Finish(id);
+  }
+}
+
+TEST_F(PrefixTest, NoneIsOvertakenWithoutEnd) {
+  Make({.gbs = 1, .max_step_tokens = 100});
+  Enqueue(1, "a");
+  Enqueue(2, "b");
+  for (int64_t id = 3; id <= 100; ++id) Enqueue(id, "a");
+  std::vector<int64_t> order;
+  for (int i = 0; i < 100; ++i) {
+    const auto step = s_->FormStep(BlockId(0));
+    ASSERT_TRUE(step && step->admit.size() == 1);
+    order.push_back(step->admit[0].value());
+    s_->OnStepDone(BlockId(0));
+    s_->Finish(step->admit[0]);
+  }
+  EXPECT_EQ(order[65], 2);
+  EXPECT_EQ(order[64], 66);
+  EXPECT_EQ(order[66], 67);
 }
 
 }  // namespace
