@@ -126,6 +126,25 @@ TEST_P(StageCodesTest, SameBitsAsNumbers) {
 INSTANTIATE_TEST_SUITE_P(Formats, StageCodesTest,
                          ::testing::Values(&CodedSpec, &ScaledSpec));
 
+// The second rank's K and V begin within a strip of the whole matrix, whose
+// rows share scales: they become numbers.
+TEST(StageCodes, RanksMayBeginWithinAStrip) {
+  DecoderSpec coded = LlamaSpec(1, 384, 48, 3, 256, 64);
+  const CodeFormat* const fp8 = Format("E4M3_F32_B128");
+  coded.layers.resize(1);
+  coded.layers[0].codes = {fp8, fp8, fp8, fp8, fp8, fp8, fp8};
+  const CodedSource source(coded, 3);
+  Outcome expected, run;
+  RunPlacement(InNumbers(coded), {.policy = With(""), .source = &source},
+               &expected);
+  ASSERT_FALSE(HasFatalFailure());
+  RunPlacement(coded, {.policy = With(""), .ranks = 2, .source = &source},
+               &run);
+  ASSERT_FALSE(HasFatalFailure());
+  EXPECT_TRUE(run.tokens == expected.tokens);
+  EXPECT_TRUE(run.logits == expected.logits);
+}
+
 // What is in memory is what the checkpoint has, and little more.
 TEST(StageCodes, TakeTheBytesOfTheCheckpoint) {
   const struct {
