@@ -81,7 +81,7 @@ def greedy(programs, frame):
                             for question in QUESTIONS][:CHATS])
     ours = [choice["text"] for choice in programs.run(prompts, max_tokens=NEW)]
     parted, same = [], 0
-    for mine, line in zip(ours, programs.peer(map(join, prompts), "generate", 512, os.cpu_count(), NEW)):
+    for mine, line in zip(ours, programs.peer(map(join, prompts), "generate", 512, 1, NEW)):
         pieces = [word.split(":") for word in line.split()]
         read = b""
         for margin, piece in pieces:
@@ -99,7 +99,7 @@ def perplexity(programs, text, bos):
     ids = programs.ids([text])[0]
     windows = [[bos] * (bos is not None) + ids[i * WINDOW:(i + 1) * WINDOW] for i in range(WINDOWS)]
     windows = [w for w in windows if len(w) > 1]
-    theirs = [float(x) for x in programs.peer(map(join, windows), "score", 512, os.cpu_count())]
+    theirs = [float(x) for x in programs.peer(map(join, windows), "score", 512, 1)]
     ours = []
     for choice in programs.run(windows, max_tokens=0, echo=True, logprobs=0):
         ours += [-x for x in choice["logprobs"]["token_logprobs"] if x is not None]
@@ -122,11 +122,11 @@ def main():
         text = f.read()
     for file in args.files:
         programs = Programs(args, file)
-        print(json.dumps({
-            "file": os.path.basename(file),
-            "tokens": tokens(programs, text.split("\n")),
-            "greedy": greedy(programs, args.frame.replace("\\n", "\n")),
-            "perplexity": perplexity(programs, text, args.bos)}), flush=True)
+        parts = {"perplexity": lambda: perplexity(programs, text, args.bos),
+                 "tokens": lambda: tokens(programs, text.split("\n")),
+                 "greedy": lambda: greedy(programs, args.frame.replace("\\n", "\n"))}
+        for name, part in parts.items():
+            print(json.dumps({"file": os.path.basename(file), name: part()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -214,12 +214,7 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
           hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
         }
         if (HasSlices(*w) && shape->sum_order().chunk > 0) {
-          for (auto& thread : threads_) {
-            if (thread->slices == nullptr) {
-              thread->slices = std::make_unique<SliceSpace>();
-            }
-          }
-          wide_.resize(std::max(wide_.size(), kSliceRows * SliceRow(w->k)));
+          MakeSliceSpace(w->k);
         }
       } else {
         bytes = shape->quantized_bytes(w->format);
@@ -239,6 +234,15 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
   }
   w->packing = hash;
   return absl::OkStatus();
+}
+
+void GemmEngine::MakeSliceSpace(int32_t k) {
+  for (auto& thread : threads_) {
+    if (thread->slices == nullptr) {
+      thread->slices = std::make_unique<SliceSpace>();
+    }
+  }
+  wide_.resize(std::max(wide_.size(), kSliceRows * SliceRow(k)));
 }
 
 absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,

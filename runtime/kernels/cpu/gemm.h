@@ -114,6 +114,8 @@ class GemmEngine : public MatrixPacker {
                                              int panel) const;
   struct PanelShapes;
   absl::StatusOr<PanelShapes> ShapesOf(const MatrixLayout& w) const;
+  // Makes the memory for MultiplyCoded over k inputs.
+  void MakeSliceSpace(int32_t k);
   absl::Status MultiplyFull(const MatrixLayout& w, const PanelShapes& shapes,
                             const PackedView& packed, const void* a,
                             int32_t rows, Epilogue epilogue);
