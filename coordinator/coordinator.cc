@@ -489,6 +489,7 @@ absl::Status Coordinator::OpenJobs() {
   jobs.clock = Clock::Real();
   jobs.metrics = options_.metrics;
   jobs.prompt_details = options_.prompt_details;
+  jobs.share_prefixes = options_.share_prefixes && options_.refill;
   jobs.answer_key = AnswerKey();
   SLUICE_ASSIGN_OR_RETURN(jobs_, JobManager::Create(std::move(jobs)));
   return absl::OkStatus();

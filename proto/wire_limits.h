@@ -15,11 +15,15 @@ inline constexpr int64_t kSegmentBytes = 48;
 inline constexpr int64_t kPlanTokenBytes = 5;
 inline constexpr int64_t kReleaseBytes = 10;
 inline constexpr int64_t kLogitBiasBytes = 9;
-inline constexpr int64_t kAdmissionBytes = 112;  // without its logit_bias
+inline constexpr int64_t kAdmissionBytes = 132;  // without its logit_bias
+inline constexpr int64_t kKeptPrefixBytes = 36;
 
-// Biases and releases beyond these numbers wait for the next plan.
+// Biases, releases and kept prefixes beyond these numbers wait for the next
+// plan.
 inline constexpr int64_t kMaxPlanLogitBiases = 6 << 20;
-inline constexpr int64_t kMaxPlanReleases = 1 << 22;
+inline constexpr int64_t kMaxPlanReleases = 1 << 20;
+// Requests that came since may each add one.
+inline constexpr int64_t kMaxPlanKeeps = 1 << 18;
 
 // The maximum size of a StepPlan, which goes from stage to stage.
 inline constexpr int64_t kMaxStepPlanBytes = int64_t{256} << 20;
@@ -27,7 +31,8 @@ static_assert(int64_t{kMaxGbs} * kMaxMicroBatches *
                       (kSegmentBytes + kAdmissionBytes) +
                   kMaxBlockTokens * kPlanTokenBytes +
                   kMaxPlanLogitBiases * kLogitBiasBytes +
-                  kMaxPlanReleases * kReleaseBytes + kMaxMicroBatches * 16 <
+                  kMaxPlanReleases * kReleaseBytes +
+                  2 * kMaxPlanKeeps * kKeptPrefixBytes + kMaxMicroBatches * 16 <
               kMaxStepPlanBytes);
 static_assert(kMaxPlanLogitBiases >= int64_t{kMaxLogitBiases});
 

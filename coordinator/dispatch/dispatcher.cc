@@ -191,7 +191,8 @@ void Dispatcher::OnFetched(absl::StatusOr<std::vector<Request>> requests) {
     // The read may have missed work that came after it began.
     if (requests->empty()) maybe_work_ = work_meanwhile_;
     for (Request& request : *requests) {
-      LaneFor(request).driver.Add(std::move(request));
+      BlockDriver& driver = LaneFor(request).driver;
+      driver.Add(std::move(request));
     }
   }
   // Some requests may have been read just before their job was cancelled.
@@ -368,6 +369,7 @@ void Dispatcher::FollowPlan(size_t pipeline) {
   scheduler.packing = policy.packing;
   scheduler.max_logit_biases = kMaxPlanLogitBiases;
   scheduler.max_releases = kMaxPlanReleases;
+  scheduler.max_keeps = kMaxPlanKeeps;
   // Padded prefill takes more rows than packed plans assume.
   scheduler.reserve = options_.kv_by_need && plan.kv_by_need() && policy.packing
                           ? StepScheduler::Reserve::kProfile

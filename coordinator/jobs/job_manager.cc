@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "coordinator/jobs/requests/input_file.h"
 #include "coordinator/jobs/requests/request_codec.h"
 #include "coordinator/jobs/results/result_format.h"
+#include "coordinator/planning/prompt_beginnings.h"
 #include "runtime/text/detokenizer.h"
 
 namespace sluice {
@@ -437,6 +439,14 @@ void JobManager::GiveBack(std::vector<Request> requests) {
 
 absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
   LengthHistogram lengths;
+  PromptBeginnings beginnings;
+  // What a request can share of its prompt.
+  const auto shared = [&](const Request& request,
+                          std::span<const int32_t> prompt) {
+    const bool shares =
+        options_.share_prefixes && !request.pools() && !request.scores_prompt();
+    return shares ? beginnings.Add(prompt) : 0;
+  };
   SLUICE_ASSIGN_OR_RETURN(const std::vector<JobRecord> jobs,
                           store_->UnfinishedJobs());
   for (const JobRecord& job : jobs) {
@@ -451,11 +461,17 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
         // An unreadable request ends with an error when it is taken.
         if (!DecodeRequestParams(row.params, &request).ok()) continue;
         ++lines;
+        std::span<const int32_t> prompts = row.prompt;
         for (const RequestPart& part : request.parts) {
-          read.Add(part.prompt_tokens, part.max_tokens);
+          const auto size =
+              std::min(static_cast<size_t>(part.prompt_tokens), prompts.size());
+          read.Add(part.prompt_tokens, part.max_tokens, 1,
+                   shared(request, prompts.first(size)));
+          prompts = prompts.subspan(size);
         }
         if (!request.parts.empty()) continue;
-        read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens);
+        read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens, 1,
+                 shared(request, row.prompt));
       }
       if (rows.empty()) break;
       from = rows.back().index + 1;

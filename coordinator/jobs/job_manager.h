@@ -56,6 +56,8 @@ class JobManager : public RequestQueue, private ResultSink {
     int64_t max_result_bytes = 256 << 20;
     // Whether answers say how many tokens of their prompts others had computed.
     bool prompt_details = false;
+    // Whether requests share what they begin with: then PendingLengths has it.
+    bool share_prefixes = false;
     const Clock* clock = nullptr;  // both must outlive the manager
     MetricsRegistry* metrics = nullptr;
     absl::Status Validate() const;

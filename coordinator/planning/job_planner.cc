@@ -54,7 +54,7 @@ double SavedSeconds(const Workload& workload, const PlanTask& task,
 }  // namespace
 
 PhaseRows RowsOf(const Workload& workload) {
-  return {workload.prompt_tokens(),
+  return {workload.prompt_tokens() - workload.shared_tokens(),
           workload.output_tokens() - static_cast<double>(workload.requests())};
 }
 

@@ -18,11 +18,13 @@ int32_t Average(int64_t sum, int64_t count, double share) {
 
 }  // namespace
 
-void LengthHistogram::Add(int32_t prompt, int32_t output, int64_t count) {
+void LengthHistogram::Add(int32_t prompt, int32_t output, int64_t count,
+                          int32_t shared) {
   Sums& sums = classes_[{ClassOf(prompt), ClassOf(output)}];
   sums.count += count;
   sums.prompt += count * prompt;
   sums.output += count * output;
+  sums.shared += count * shared;
   requests_ += count;
 }
 
@@ -32,6 +34,7 @@ void LengthHistogram::Add(const LengthHistogram& other, int64_t times) {
     mine.count += times * sums.count;
     mine.prompt += times * sums.prompt;
     mine.output += times * sums.output;
+    mine.shared += times * sums.shared;
   }
   requests_ += times * other.requests_;
 }
@@ -39,9 +42,10 @@ void LengthHistogram::Add(const LengthHistogram& other, int64_t times) {
 Workload LengthHistogram::ToWorkload(double output_share) const {
   Workload workload;
   for (const auto& [bounds, sums] : classes_) {
-    workload.classes.push_back({Average(sums.prompt, sums.count, 1),
-                                Average(sums.output, sums.count, output_share),
-                                sums.count});
+    const int32_t prompt = Average(sums.prompt, sums.count, 1);
+    workload.classes.push_back(
+        {prompt, Average(sums.output, sums.count, output_share), sums.count,
+         std::min(prompt - 1, static_cast<int32_t>(sums.shared / sums.count))});
   }
   return workload;
 }

@@ -13,8 +13,10 @@ namespace sluice {
 // requests. Tokens are kept exactly, in sum. Thread-compatible.
 class LengthHistogram {
  public:
-  // REQUIRES: prompt >= 1, output >= 0.
-  void Add(int32_t prompt, int32_t output, int64_t count = 1);
+  // Of each prompt, other requests compute `shared` tokens.
+  // REQUIRES: prompt >= 1, output >= 0, 0 <= shared < prompt.
+  void Add(int32_t prompt, int32_t output, int64_t count = 1,
+           int32_t shared = 0);
 
   // Adds all of `other`, `times` times.
   void Add(const LengthHistogram& other, int64_t times);
@@ -29,6 +31,7 @@ class LengthHistogram {
     int64_t count = 0;
     int64_t prompt = 0;
     int64_t output = 0;
+    int64_t shared = 0;
   };
   int64_t requests_ = 0;
   std::map<std::pair<int, int>, Sums> classes_;

@@ -36,6 +36,13 @@ double SpreadOf(const StageCase& stage, const StepShape& step, double seconds,
          (step.micro_batches * passes);
 }
 
+// Returns tokens that all requests of a class begin with, and no others.
+std::vector<int32_t> SharedTokens(const Workload& workload,
+                                  const LengthClass& lengths) {
+  const auto number = static_cast<int32_t>(&lengths - workload.classes.data());
+  return std::vector<int32_t>(static_cast<size_t>(lengths.shared), number);
+}
+
 // Forms steps and prices them.
 class Job : public StepSource {
  public:
@@ -51,7 +58,8 @@ class Job : public StepSource {
       const LengthClass& lengths = order.Head();
       const SequenceId id(static_cast<int64_t>(requests_.size()));
       requests_.push_back({.left = lengths.output});
-      scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output);
+      scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output, 0,
+                         SharedTokens(workload, lengths));
     }
   }
 
@@ -229,7 +237,8 @@ absl::StatusOr<StepScheduler> SchedulerOf(const PlanRequest& request,
        .page_tokens = page,
        .refill = plan.block.refill,
        .reserve = pages < wanted ? StepScheduler::Reserve::kProfile
-                                 : StepScheduler::Reserve::kMaximum});
+                                 : StepScheduler::Reserve::kMaximum,
+       .share_prefixes = request.workload.shared_tokens() > 0});
 }
 
 }  // namespace

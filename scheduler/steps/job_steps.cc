@@ -153,15 +153,18 @@ class Follower {
       for (int32_t i = 0; i < block_.num_microbatches; ++i) {
         const int64_t size = block.micro_batches[i].size();
         if (size >= micro_batch_limit) continue;
-        if (block_.refill && left_[i].Fit(0, order_.Head().prompt) == 0) {
+        const LengthClass& next = order_.Head();
+        if (block_.refill &&
+            left_[i].Fit(next.shared, next.prompt - next.shared) == 0) {
           continue;
         }
         if (best < 0 || size < block.micro_batches[best].size()) best = i;
       }
       if (best < 0) return;
       const LengthClass& head = order_.Head();
-      Prompt prompt{.prompt = head.prompt, .output = head.output};
-      prompt.planned = left_[best].Take(0, head.prompt);
+      Prompt prompt{
+          .prompt = head.prompt, .output = head.output, .done = head.shared};
+      prompt.planned = left_[best].Take(head.shared, head.prompt - head.shared);
       block.micro_batches[best].prompts.push_back(prompt);
       order_.Pop();
       --waiting_;
@@ -314,9 +317,9 @@ StepShape TotalOf(const Workload& workload) {
   StepShape total;
   for (const LengthClass& c : workload.classes) {
     const auto n = static_cast<double>(c.count);
-    const double s = c.prompt, steps = c.output - 1;
-    total.prefill_rows += n * s;
-    total.prefill_pairs += n * s * (s + 1) / 2;
+    const double s = c.prompt, steps = c.output - 1, shared = c.shared;
+    total.prefill_rows += n * (s - shared);
+    total.prefill_pairs += n * (s * (s + 1) - shared * (shared + 1)) / 2;
     total.decode_rows += n * steps;
     total.decode_positions += n * steps * (s + (steps + 1) / 2);
     total.head_rows += n * c.output;

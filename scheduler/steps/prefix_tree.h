@@ -89,6 +89,7 @@ class PrefixTree {
   // Returns the prefixes to be kept since the last call, in this order, and
   // those to be released: after the former, before all that was admitted since.
   std::vector<KeptPrefix> TakeKeeps();
+  int64_t num_keeps() const { return static_cast<int64_t>(keeps_.size()); }
   std::vector<SequenceId> TakeReleases();
 
   // The pages that are the tree's.

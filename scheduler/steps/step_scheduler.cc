@@ -27,13 +27,13 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 absl::Status StepScheduler::Options::Validate() const {
   if (num_blocks <= 0 || gbs <= 0 || num_microbatches <= 0 ||
       max_step_tokens <= 0 || kv_pages <= 0 || page_tokens <= 0 ||
-      max_logit_biases <= 0 || max_releases <= 0) {
+      max_logit_biases <= 0 || max_releases <= 0 || max_keeps <= 0) {
     return InvalidArgument(
         "step scheduler: num_blocks ", num_blocks, ", gbs ", gbs,
         ", num_microbatches ", num_microbatches, ", max_step_tokens ",
         max_step_tokens, ", kv_pages ", kv_pages, ", page_tokens ", page_tokens,
         ", max_logit_biases ", max_logit_biases, ", max_releases ",
-        max_releases, ": all must be positive");
+        max_releases, ", max_keeps ", max_keeps, ": all must be positive");
   }
   if (kv_window.pages_each < 0 || kv_window.pages < kv_window.pages_each) {
     return InvalidArgument("step scheduler: ", kv_window.pages,
@@ -440,6 +440,7 @@ bool StepScheduler::ClaimFor(const Waiting& sequence,
 void StepScheduler::KeepPrefixes(
     const std::vector<PrefixTree::Candidate>& candidates) {
   for (const PrefixTree::Candidate& candidate : candidates) {
+    if (prefixes_.num_keeps() >= options_.max_keeps) return;
     const auto it = running_.find(candidate.maker);
     if (it == running_.end()) continue;  // it is about to go
     Block& block = blocks_[it->second.block];

@@ -152,9 +152,10 @@ class StepScheduler {
     // refill, nor with windows' pages: other values count as false.
     bool share_prefixes = false;
     // The room of one plan: entries of logit_bias, of the sequences that it
-    // admits together; and releases.
+    // admits together; releases; and kept prefixes.
     int64_t max_logit_biases = 1 << 20;
     int64_t max_releases = 1 << 20;
+    int64_t max_keeps = 1 << 18;
 
     // kInvalidArgument unless all sizes are positive, those of slices in range,
     // a window's room that of a sequence at least,
@@ -183,7 +184,7 @@ class StepScheduler {
   // that has got there waits for its Finish, and its block with it.
   // `logit_biases` counts the entries of its logit_bias. It may share the whole
   // pages of `shared_tokens`, which are its first ones.
-  // REQUIRES: `id` is above 0, and neither waits nor runs nor awaits its
+  // REQUIRES: `id` is not below 0, and neither waits nor runs nor awaits its
   // release; shared_tokens.size() < known_tokens;
   // 1 <= known_tokens <= max_positions; Fits(max_positions).
   void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_positions,

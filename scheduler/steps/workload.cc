@@ -21,6 +21,14 @@ double Workload::prompt_tokens() const {
   return tokens;
 }
 
+double Workload::shared_tokens() const {
+  double tokens = 0;
+  for (const LengthClass& c : classes) {
+    tokens += static_cast<double>(c.shared) * static_cast<double>(c.count);
+  }
+  return tokens;
+}
+
 double Workload::output_tokens() const {
   double tokens = 0;
   for (const LengthClass& c : classes) {
@@ -53,11 +61,13 @@ absl::Status Workload::Check() const {
   constexpr int64_t kMaxRequests = int64_t{1} << 40;
   for (const LengthClass& c : classes) {
     if (c.prompt < 1 || c.output < 1 || c.count < 0 || c.prompt > kMaxTokens ||
-        c.output > kMaxTokens || c.count > kMaxRequests) {
+        c.output > kMaxTokens || c.count > kMaxRequests || c.shared < 0 ||
+        c.shared >= c.prompt) {
       return InvalidArgument(
           "the workload has ", c.count, " requests of ", c.prompt,
-          " prompt tokens and ", c.output,
-          " generated ones; each must have at least one of both");
+          " prompt tokens, ", c.shared, " of them shared, and ", c.output,
+          " generated ones; each must have at least one of both, and one that "
+          "it does not share");
     }
   }
   if (requests() < 1) {

@@ -13,6 +13,9 @@ struct LengthClass {
   int32_t prompt = 0;  // tokens
   int32_t output = 0;  // tokens that are generated, on average
   int64_t count = 0;   // requests
+  // Tokens of the prompt, its first ones, that other requests compute, on
+  // average.
+  int32_t shared = 0;
   friend bool operator==(const LengthClass&, const LengthClass&) = default;
 };
 
@@ -22,6 +25,7 @@ struct Workload {
 
   int64_t requests() const;
   double prompt_tokens() const;
+  double shared_tokens() const;  // of these, computed by other requests
   double output_tokens() const;
   int32_t longest() const;  // positions: prompt and output of one request
 

@@ -34,6 +34,7 @@ SequenceAdmission LargestAdmission(size_t logit_biases) {
   sampling.logprobs = -1;
   sampling.seed = std::numeric_limits<uint64_t>::max();
   admission.pooling = kLastPooling;
+  admission.prefix = {SequenceId(-kLargestId), kLargest};
   for (size_t i = 0; i < logit_biases; ++i) {
     sampling.logit_bias.emplace_back(kLargest - static_cast<int32_t>(i), -0.1f);
   }
@@ -68,6 +69,11 @@ TEST(WireLimitsTest, PartsOfAPlanTakeNoMoreThanIsReckoned) {
               plan.release.push_back(SequenceId(kLargestId));
             }),
             kReleaseBytes);
+  EXPECT_LE(Added([](StepPlan& plan) {
+              plan.keep.push_back({SequenceId(-kLargestId),
+                                   {SequenceId(-kLargestId), kLargest}});
+            }),
+            kKeptPrefixBytes);
   EXPECT_LE(Added([](StepPlan& plan) {
               plan.micro_batches[0].segments.push_back(LargestSegment(1));
             }),

@@ -155,6 +155,8 @@ TEST(WorkloadTest, RefusesWhatMakesNoSense) {
   EXPECT_THAT(error({{{0, 10, 1}}}), HasSubstr("0 prompt tokens"));
   EXPECT_THAT(error({{{10, 0, 1}}}), HasSubstr("0 generated"));
   EXPECT_THAT(error({{{10, 10, -1}}}), HasSubstr("-1 requests"));
+  EXPECT_THAT(error({{{10, 10, 1, 10}}}), HasSubstr("10 of them shared"));
+  EXPECT_THAT(error({{{10, 10, 1, -1}}}), HasSubstr("-1 of them shared"));
   EXPECT_THAT(error({{{1 << 30, 10, 1}}}), HasSubstr("1073741824"));
   EXPECT_THAT(error({{{1, 1, int64_t{1} << 40}, {2, 2, int64_t{1} << 40}}}),
               HasSubstr("at most"));
@@ -241,6 +243,18 @@ TEST(StepsOfTest, IsWhatTheSchedulerDoes) {
     const std::vector<StepShape> few = StepsOf(workload, block, 3);
     EXPECT_LE(few.size(), 3u);
     ExpectNear(Sum(few), Sum(StepsOf(workload, block, 1000)), 0);
+  }
+}
+
+TEST(StepsOfTest, WhatIsSharedIsNotPrefilled) {
+  const BlockShape block = {.gbs = 4, .max_step_tokens = 64};
+  for (const int64_t count : {20, 20000}) {
+    const Workload workload = {{{100, 5, count, 70}}};
+    const Totals totals = Sum(StepsOf(workload, block, 8));
+    const auto n = static_cast<double>(count);
+    EXPECT_NEAR(totals.prefill, 30 * n, 1e-6 * n);
+    EXPECT_NEAR(totals.pairs, (100 * 101 - 70 * 71) / 2 * n, 1e-6 * n);
+    EXPECT_NEAR(totals.decode, 4 * n, 1e-6 * n);
   }
 }
 

@@ -194,6 +194,20 @@ TEST(SimulatorTest, FewKvPositionsHoldSequencesBack) {
   EXPECT_GT(few.steps, all.steps);
 }
 
+TEST(SimulatorTest, WhatPromptsShareTakesTimeAndRoomOnce) {
+  PlanRequest request = TestRequest({TestMachine("w", 64e9, 0)});
+  request.workload.classes = {{512, 16, 200}};
+  request.choices.gbs = {32};
+  Plan plan = Planned(request);
+  plan.kv_positions = 8 * 544;
+  const SimulationResult apart = Simulated(request, plan);
+  request.workload.classes[0].shared = 448;
+  const SimulationResult shared = Simulated(request, plan);
+  EXPECT_EQ(shared.tokens, apart.tokens);
+  EXPECT_LT(shared.seconds, apart.seconds / 3);
+  EXPECT_LT(shared.steps, apart.steps / 2);  // more run at once
+}
+
 TEST(SimulatorTest, RefusesWhatCannotRun) {
   const PlanRequest request = TestRequest({TestMachine("w", 64e9, 0)});
   const Plan plan = Planned(request);

@@ -83,6 +83,7 @@ TEST_F(StepSchedulerTest, OptionsAreChecked) {
   bad([](Options& o) { o.page_tokens = 0; }, "page_tokens 0");
   bad([](Options& o) { o.max_logit_biases = 0; }, "max_logit_biases 0");
   bad([](Options& o) { o.max_releases = 0; }, "max_releases 0");
+  bad([](Options& o) { o.max_keeps = 0; }, "max_keeps 0");
   bad([](Options& o) { o.kv_window = {2, 3}; }, "2 pages of a window");
   bad([](Options& o) { o.kv_window = {-1, -1}; }, "-1 pages of a window");
   bad([](Options& o) { o.max_step_tokens = 63; }, "less than gbs 64");

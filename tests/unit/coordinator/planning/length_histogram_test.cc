@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "coordinator/planning/prompt_beginnings.h"
+
 namespace sluice {
 namespace {
 
@@ -54,6 +58,35 @@ TEST(LengthHistogramTest, AddsAnotherSoManyTimes) {
 
 TEST(LengthHistogramTest, EmptyIsAnEmptyWorkload) {
   EXPECT_TRUE(LengthHistogram().ToWorkload().classes.empty());
+}
+
+TEST(LengthHistogramTest, SharedTokensAreAverages) {
+  LengthHistogram histogram, all;
+  histogram.Add(128, 32, 2, 96);
+  histogram.Add(130, 32, 2, 32);
+  histogram.Add(1, 1);
+  all.Add(histogram, 3);
+  const Workload workload = all.ToWorkload();
+  ASSERT_EQ(workload.classes.size(), 2u);
+  EXPECT_EQ(workload.classes[0].shared, 0);
+  EXPECT_EQ(workload.classes[1].shared, 64);
+  EXPECT_EQ(workload.shared_tokens(), 12 * 64);
+  EXPECT_TRUE(workload.Check().ok());
+}
+
+TEST(PromptBeginningsTest, CountsWholePagesOfEarlierPrompts) {
+  PromptBeginnings beginnings;
+  std::vector<int32_t> prompt(100, 7);
+  EXPECT_EQ(beginnings.Add(prompt), 0);
+  EXPECT_EQ(beginnings.Add(prompt), 96);
+  prompt[70] = 8;
+  EXPECT_EQ(beginnings.Add(prompt), 64);
+  // One token is left to be computed.
+  prompt.resize(64);
+  EXPECT_EQ(beginnings.Add(prompt), 32);
+  prompt[0] = 8;
+  EXPECT_EQ(beginnings.Add(prompt), 0);
+  EXPECT_EQ(beginnings.Add({}), 0);
 }
 
 }  // namespace
