@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "common/flags/command_line.h"
 #include "common/host/read_file.h"
 #include "common/status_macros.h"
 #include "common/text/suggest.h"
