@@ -29,20 +29,25 @@ if grep 'not found' "$log" >&2; then
   exit 1
 fi
 : >"$licences/libraries.txt"
+wanted=$(awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' "$log" | sort -u | grep -vE "${system/\$/ }")
+# Since / and /usr were merged, dpkg knows a file by one of two names; it is asked once, as it reads all its lists.
+mapfile -t files < <(while read -r _ path; do realpath "$path"; done <<<"$wanted")
+declare -A owner
+while IFS= read -r line; do
+  owner[${line##*: }]=${line%%[:,]*}
+done < <(dpkg-query -S "${files[@]}" "${files[@]#/usr}" 2>/dev/null)
 while read -r name path; do
-  [[ $name =~ $system ]] && continue
   file=$(realpath "$path")
-  # Since / and /usr were merged, dpkg knows a file by one of two names.
-  package=$(dpkg-query -S "$file" 2>/dev/null || dpkg-query -S "${file#/usr}" 2>/dev/null) || {
+  package=${owner[$file]:-${owner[${file#/usr}]:-}}
+  [ -n "$package" ] || {
     echo "$file belongs to no Debian package, so its licence is unknown; build with the libraries of deploy/packages.txt" >&2
     exit 1
   }
-  package=${package%%:*}
   install -m 644 "$file" "$libraries/$name"
   cp -L "/usr/share/doc/$package/copyright" "$licences/$package"
   dpkg-query -W -f "$name \${Package} \${Version}, source \${source:Package} \${source:Version}\n" "$package" |
     head -1 >>"$licences/libraries.txt"
-done < <(awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' "$log" | sort -u)
+done <<<"$wanted"
 # Debian's copyright files name these by their paths.
 cat "$licences"/* | grep -oE '/usr/share/common-licenses/[A-Za-z0-9.+-]*[A-Za-z0-9]' | sort -u | while read -r text; do
   [ ! -f "$text" ] || cp -L "$text" "$licences/$(basename "$text").txt"
