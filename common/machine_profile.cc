@@ -74,6 +74,27 @@ absl::Status CheckGemms(absl::string_view field,
   return absl::OkStatus();
 }
 
+absl::Status CheckCodes(absl::string_view field,
+                        const std::vector<CodeRate>& codes) {
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const std::string name = absl::StrCat(field, "[", i, "]");
+    for (size_t j = 0; j < i; ++j) {
+      if (codes[i].dtype != codes[j].dtype ||
+          codes[i].format != codes[j].format) {
+        continue;
+      }
+      return InvalidArgument(name, ": the same dtype and format as ", field,
+                             "[", j, "]");
+    }
+    SLUICE_RETURN_IF_ERROR(
+        codes[i].flops_by_rows.Check(absl::StrCat(name, ".flops_by_rows")));
+    SLUICE_RETURN_IF_ERROR(
+        CheckRate(absl::StrCat(name, ".decode_bytes_per_second"),
+                  codes[i].decode_bytes_per_second));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckAttention(absl::string_view field,
                             const std::vector<AttentionRate>& attention) {
   if (attention.empty()) {
@@ -106,6 +127,7 @@ absl::Status CheckCompute(absl::string_view field, const ComputeProfile& c,
                            ": missing; it needs a number format at least");
   }
   SLUICE_RETURN_IF_ERROR(CheckGemms(name("products"), c.products));
+  SLUICE_RETURN_IF_ERROR(CheckCodes(name("codes"), c.codes));
   SLUICE_RETURN_IF_ERROR(CheckAttention(name("attention"), c.attention));
   SLUICE_RETURN_IF_ERROR(CheckRate(name("quantize_bytes_per_second"),
                                    c.quantize_bytes_per_second));
@@ -198,10 +220,15 @@ void ScaleToRank(const RankChoice& choice, ComputeProfile* compute) {
     return (1 - many) * choice.memory_share + many * choice.product_share;
   };
   compute->memory_bytes_per_second *= choice.memory_share;
-  for (ProductRate& product : compute->products) {
-    std::vector<RateCurve::Point> points = product.flops_by_rows.points();
+  const auto scale = [&](RateCurve& curve) {
+    std::vector<RateCurve::Point> points = curve.points();
     for (RateCurve::Point& point : points) point.rate *= share(point.x);
-    product.flops_by_rows = RateCurve(std::move(points));
+    curve = RateCurve(std::move(points));
+  };
+  for (ProductRate& product : compute->products) scale(product.flops_by_rows);
+  for (CodeRate& rate : compute->codes) {
+    scale(rate.flops_by_rows);
+    rate.decode_bytes_per_second *= choice.product_share;
   }
   for (AttentionRate& rate : compute->attention) {
     rate.decode_bytes_by_context =
@@ -267,6 +294,10 @@ void ComputeProfile::Scale(double speed) {
   memory_bytes_per_second *= speed;
   for (ProductRate& product : products) {
     product.flops_by_rows = product.flops_by_rows.Scaled(speed);
+  }
+  for (CodeRate& rate : codes) {
+    rate.flops_by_rows = rate.flops_by_rows.Scaled(speed);
+    rate.decode_bytes_per_second *= speed;
   }
   for (AttentionRate& rate : attention) {
     rate.decode_bytes_by_context = rate.decode_bytes_by_context.Scaled(speed);

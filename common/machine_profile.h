@@ -56,6 +56,17 @@ struct ProductRate {
   friend bool operator==(const ProductRate&, const ProductRate&) = default;
 };
 
+// The rates of weights in a checkpoint's codes (CodeFormat), which are decoded
+// while they are multiplied, or before.
+struct CodeRate {
+  std::string format;  // the name of a CodeFormat
+  DType dtype = DType::kBFloat16;
+  RateCurve flops_by_rows;  // as ProductRate's
+  // In bytes of the full format that are made.
+  double decode_bytes_per_second = 0;
+  friend bool operator==(const CodeRate&, const CodeRate&) = default;
+};
+
 // Attention over K and V in one format, including rotary embedding and the
 // conversion of new K and V to this format.
 struct AttentionRate {
@@ -73,6 +84,7 @@ struct AttentionRate {
 struct ComputeProfile {
   double memory_bytes_per_second = 0;  // plain reads of its memory
   std::vector<ProductRate> products;
+  std::vector<CodeRate> codes;  // may be empty
   std::vector<AttentionRate> attention;
   // Quantizing K and V, in bytes of float32.
   double quantize_bytes_per_second = 0;

@@ -28,6 +28,10 @@ struct LocalModel {
   std::map<std::string, uint64_t> weight_bytes;
   std::string why_not;               // "": it runs
   std::vector<std::string> remarks;  // what to know though it runs
+  // What is predicted of it here (PlanHere), generated tokens a second; or why
+  // nothing is; or neither.
+  std::optional<double> tokens_per_second;
+  std::string no_speed;
 
   bool runs() const { return why_not.empty(); }
 };

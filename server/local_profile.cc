@@ -32,6 +32,11 @@ absl::StatusOr<MachineProfile> LocalProfile(
   SLUICE_RETURN_IF_ERROR(PrepareDisk(&machine));
   ProfileCacheOptions cache = ProfileCacheOf(machine);
   cache.refresh = options.fresh;
+  if (!options.measure) {
+    cache.measure = [](auto&, auto&, auto*) -> absl::StatusOr<MachineProfile> {
+      return NotFound("this machine is not measured yet (`sluice profile`)");
+    };
+  }
   if (options.seconds > 0) {
     cache.machine.seconds = options.seconds;
     cache.cache_dir.clear();

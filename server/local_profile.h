@@ -15,6 +15,8 @@ struct LocalProfileOptions {
   MachineFlags machine;  // the part to be measured
   // If false, an earlier profile of a run with the same options is used.
   bool fresh = true;
+  // If false, without an earlier profile nothing is measured: kNotFound.
+  bool measure = true;
   // The approximate time of measuring; 0: as long as good results take. With
   // another time, results are not kept.
   double seconds = 0;

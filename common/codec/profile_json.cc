@@ -40,6 +40,14 @@ void Members(P& p, bool writing, const auto& member) {
   member("flops_by_rows", p.flops_by_rows);
 }
 
+template <Of<CodeRate> P>
+void Members(P& p, bool writing, const auto& member) {
+  member("format", p.format);
+  member("dtype", p.dtype);
+  member("flops_by_rows", p.flops_by_rows);
+  member("decode_bytes_per_second", p.decode_bytes_per_second);
+}
+
 template <Of<AttentionRate> P>
 void Members(P& p, bool writing, const auto& member) {
   member("format", p.format);
@@ -51,6 +59,7 @@ template <Of<ComputeProfile> P>
 void Members(P& p, bool writing, const auto& member) {
   member("memory_bytes_per_second", p.memory_bytes_per_second);
   member("products", p.products);
+  if (!writing || !p.codes.empty()) member("codes", p.codes);
   member("attention", p.attention);
   member("quantize_bytes_per_second", p.quantize_bytes_per_second);
   member("dequantize_bytes_per_second", p.dequantize_bytes_per_second);

@@ -56,6 +56,17 @@ size_t NormedRowBytes(const DecoderSpec& spec) {
   return sizeof(float) * std::max(output, sums);
 }
 
+// Whether some matrix of the layers is so.
+bool AnyMatrix(const std::vector<LayerLayout>& layers,
+               bool (MatrixLayout::*is)() const) {
+  for (const LayerLayout& layer : layers) {
+    for (const MatrixLayout* w : layer.matrices()) {
+      if ((w->*is)()) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
@@ -92,12 +103,11 @@ PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
 }
 
 bool PackedLayouts::quantized() const {
-  for (const LayerLayout& layer : layers) {
-    for (const MatrixLayout* w : layer.matrices()) {
-      if (w->quantized()) return true;
-    }
-  }
-  return false;
+  return AnyMatrix(layers, &MatrixLayout::quantized);
+}
+
+bool PackedLayouts::coded() const {
+  return AnyMatrix(layers, &MatrixLayout::coded);
 }
 
 absl::Status PackedLayouts::ForEachMatrix(

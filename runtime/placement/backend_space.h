@@ -62,6 +62,8 @@ struct PackedLayouts {
                           const PanelRules& rules);
   // Whether some layer has a quantized matrix.
   bool quantized() const;
+  // Whether some layer has a matrix in the checkpoint's codes.
+  bool coded() const;
   // Calls `visit` for each matrix, those of `dequantized` included, until it
   // gives an error.
   absl::Status ForEachMatrix(

@@ -69,7 +69,8 @@ double FlopsOf(const MatrixLayout& layout, int32_t rows) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
-    DType dtype, WeightFormat format, ComputePool* pool, MemoryBudget* budget) {
+    DType dtype, WeightFormat format, const CodeFormat* codes,
+    ComputePool* pool, MemoryBudget* budget) {
   std::unique_ptr<GemmProbe> self(new GemmProbe());
   SLUICE_ASSIGN_OR_RETURN(self->engine_, GemmEngine::Create(dtype, pool));
   GemmEngine& engine = *self->engine_;
@@ -83,11 +84,18 @@ absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
   size_t out_bytes = 0, in_bytes = 0, full_bytes = 0;
   for (const Size& size : SizesOf(hidden)) {
     Matrix matrix;
-    SLUICE_ASSIGN_OR_RETURN(matrix.layout, engine.Layout(size.n, size.k, format,
-                                                         self->copy_bytes_));
+    if (codes != nullptr) {
+      matrix.layout = engine.rules().LayoutCoded(size.k, {{{size.n, codes}}},
+                                                 self->copy_bytes_);
+      SLUICE_RETURN_IF_ERROR(engine.Prepare(&matrix.layout));
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(
+          matrix.layout,
+          engine.Layout(size.n, size.k, format, self->copy_bytes_));
+    }
     matrix.row_floats = size.RowFloats(element);
     self->copy_bytes_ += matrix.layout.bytes;
-    if (format != WeightFormat::kFull) {
+    if (matrix.layout.quantized()) {
       SLUICE_ASSIGN_OR_RETURN(
           self->full_.emplace_back(),
           engine.Layout(size.n, size.k, WeightFormat::kFull, full_bytes));
@@ -113,7 +121,13 @@ absl::StatusOr<std::unique_ptr<GemmProbe>> GemmProbe::Create(
   return self;
 }
 
-absl::Status GemmProbe::Fill(MemoryBudget* budget) {
+absl::Status GemmProbe::PackFirst(MemoryBudget* budget) {
+  std::byte* const first = packed_.as<std::byte>();
+  if (matrices_.front().layout.coded()) {
+    // Codes, and numbers of an ordinary size in any type of scales.
+    std::memset(first, 0x3c, copy_bytes_);
+    return absl::OkStatus();
+  }
   int32_t max_k = 0;
   for (const Matrix& m : matrices_) max_k = std::max(max_k, m.layout.k);
   const size_t floats = static_cast<size_t>(max_k) * GemmEngine::kPanelWidth;
@@ -121,7 +135,6 @@ absl::Status GemmProbe::Fill(MemoryBudget* budget) {
       const HostBuffer rows,
       HostBuffer::Create("profile", floats * sizeof(float), budget));
   FillFloats(rows.as<float>(), floats);
-  std::byte* const first = packed_.as<std::byte>();
   // The values make no difference to the time, so panels may be alike.
   for (const Matrix& m : matrices_) {
     const int last = m.layout.num_panels() - 1;
@@ -136,6 +149,12 @@ absl::Status GemmProbe::Fill(MemoryBudget* budget) {
       }
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status GemmProbe::Fill(MemoryBudget* budget) {
+  SLUICE_RETURN_IF_ERROR(PackFirst(budget));
+  std::byte* const first = packed_.as<std::byte>();
   for (size_t i = 1; i < copies_; ++i) {
     std::memcpy(first + i * copy_bytes_, first, copy_bytes_);
   }
@@ -219,11 +238,17 @@ absl::StatusOr<std::vector<double>> GemmProbe::Flops(
 
 absl::StatusOr<RateCurve> GemmProbe::FlopsByRows(
     double seconds, const std::atomic<bool>* cancelled) {
+  return FlopsByRows(kRows, seconds, cancelled);
+}
+
+absl::StatusOr<RateCurve> GemmProbe::FlopsByRows(
+    std::span<const int32_t> rows, double seconds,
+    const std::atomic<bool>* cancelled) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<double> rates,
-                          Flops(kRows, seconds, cancelled));
+                          Flops(rows, seconds, cancelled));
   std::vector<RateCurve::Point> points;
   for (size_t i = 0; i < rates.size(); ++i) {
-    points.push_back({static_cast<double>(kRows[i]), rates[i]});
+    points.push_back({static_cast<double>(rows[i]), rates[i]});
   }
   return RateCurve(std::move(points));
 }

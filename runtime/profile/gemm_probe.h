@@ -26,17 +26,30 @@ class GemmProbe {
   // here; kResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GemmProbe>> Create(
       DType dtype, WeightFormat format, ComputePool* pool,
-      MemoryBudget* budget);
+      MemoryBudget* budget) {
+    return Create(dtype, format, nullptr, pool, budget);
+  }
+  // The same with weights in a checkpoint's codes, a format of any inputs'
+  // order excepted.
+  static absl::StatusOr<std::unique_ptr<GemmProbe>> Create(
+      DType dtype, const CodeFormat& codes, ComputePool* pool,
+      MemoryBudget* budget) {
+    return Create(dtype, WeightFormat::kFull, &codes, pool, budget);
+  }
 
   // Measures flops per second by rows, in about `seconds`.
   absl::StatusOr<RateCurve> FlopsByRows(double seconds,
+                                        const std::atomic<bool>* cancelled);
+  // The same for the given numbers of rows, ascending.
+  absl::StatusOr<RateCurve> FlopsByRows(std::span<const int32_t> rows,
+                                        double seconds,
                                         const std::atomic<bool>* cancelled);
   // Measures flops per second of the given numbers of rows, in their order.
   absl::StatusOr<std::vector<double>> Flops(std::span<const int32_t> rows,
                                             double seconds,
                                             const std::atomic<bool>* cancelled);
   // Measures the bytes of full weights per second that Dequantize makes.
-  // REQUIRES: a quantized format.
+  // REQUIRES: a quantized format, or codes.
   absl::StatusOr<double> DequantizedBytes(double seconds,
                                           const std::atomic<bool>* cancelled);
 
@@ -50,7 +63,12 @@ class GemmProbe {
   };
 
   GemmProbe() = default;
-  // Packs the first copy, and copies it.
+  static absl::StatusOr<std::unique_ptr<GemmProbe>> Create(
+      DType dtype, WeightFormat format, const CodeFormat* codes,
+      ComputePool* pool, MemoryBudget* budget);
+  // Packs the first copy of the weights.
+  absl::Status PackFirst(MemoryBudget* budget);
+  // Makes the weights and the inputs.
   absl::Status Fill(MemoryBudget* budget);
   absl::Status Multiply(const Matrix& matrix, size_t copy, int32_t rows);
 
@@ -61,7 +79,7 @@ class GemmProbe {
   HostBuffer packed_;
   HostBuffer input_;
   HostBuffer output_;
-  std::vector<MatrixLayout> full_;  // of the matrices, with a quantized format
+  std::vector<MatrixLayout> full_;  // of the matrices, if they are decoded
   HostBuffer dequantized_;
 };
 

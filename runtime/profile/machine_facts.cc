@@ -27,7 +27,7 @@ namespace sluice {
 namespace {
 
 // The version of the measurements; a change makes machines be measured again.
-constexpr int kMeasuring = 2;
+constexpr int kMeasuring = 3;
 
 // Budgets from this size on allow all that the probes want.
 constexpr uint64_t kAmple = uint64_t{1} << 30;

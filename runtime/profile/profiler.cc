@@ -32,9 +32,10 @@ namespace {
 constexpr double kDiskShare = 0.2;
 constexpr double kMemoryShare = 0.03;
 constexpr double kCopyShare = 0.03;
-constexpr double kGemmShare = 0.37;
+constexpr double kGemmShare = 0.22;
 constexpr double kBesideShare = 0.05;
 constexpr double kDequantizeShare = 0.02;
+constexpr double kCodesShare = 0.15;
 constexpr double kAttentionShare = 0.16;
 constexpr double kQuantizeShare = 0.01;
 constexpr double kThreadShare = 0.04;
@@ -73,6 +74,12 @@ constexpr double kDisturbing = 0.5;
 constexpr DType kDTypes[] = {DType::kBFloat16, DType::kFloat32};
 constexpr WeightFormat kWeightFormats[] = {
     WeightFormat::kFull, WeightFormat::kInt8, WeightFormat::kInt4};
+// The codes of checkpoints whose rates are measured: GGUF's, and of each kind
+// of scaled ones those that most files have.
+constexpr absl::string_view kScaledCodes[] = {"E4M3_BF16_B128", "INT4_F16_G128",
+                                              "INT8_BF16"};
+// Up to a few rows codes bound the time, from some tens on products do.
+constexpr int32_t kCodeRows[] = {1, 4, 8, 16, 64, 256};
 constexpr KvFormat kKvFormats[] = {KvFormat::kBFloat16, KvFormat::kFloat32,
                                    KvFormat::kInt8, KvFormat::kInt4};
 
@@ -193,6 +200,31 @@ class Profiler {
     return absl::OkStatus();
   }
 
+  // In one dtype: codes of GGUF become floats in any case.
+  absl::Status Codes(ComputePool* pool) {
+    std::vector<const CodeFormat*> formats;
+    for (const CodeFormat& format : CodeFormats()) formats.push_back(&format);
+    for (const absl::string_view name : kScaledCodes) {
+      formats.push_back(FindCodeFormat(name));
+    }
+    for (const CodeFormat* format : formats) {
+      const double seconds =
+          Begin(absl::StrCat("products of ", format->name),
+                kCodesShare / static_cast<double>(formats.size()));
+      SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<GemmProbe> probe,
+                              GemmProbe::Create(dtype_, *format, pool, &host_));
+      CodeRate rate = {.format = std::string(format->name), .dtype = dtype_};
+      SLUICE_ASSIGN_OR_RETURN(
+          rate.flops_by_rows,
+          probe->FlopsByRows(kCodeRows, 0.8 * seconds, cancelled_));
+      SLUICE_ASSIGN_OR_RETURN(
+          rate.decode_bytes_per_second,
+          probe->DequantizedBytes(0.2 * seconds, cancelled_));
+      profile_.host.codes.push_back(std::move(rate));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status Products() {
     ComputePool pool(options_.threads, options_.cores);
     constexpr double kCases = std::size(kDTypes) * std::size(kWeightFormats);
@@ -229,6 +261,7 @@ class Profiler {
       }
     }
     dtype_ = profile_.host.products.front().dtype;
+    SLUICE_RETURN_IF_ERROR(Codes(&pool));
     // The formats hardly differ: the time is that of writing the full weights.
     profile_.host.dequantize_bytes_per_second =
         dequantized / dequantize_seconds;

@@ -146,6 +146,20 @@ std::shared_ptr<const StageRanks> StageCase::Ranks() const {
     }
   }
   made->work = RankWorkOf(*model, policy, machine->ranks);
+  const ComputeProfile& compute = machine->compute();
+  const PackedLayouts& layouts = made->lead().layouts;
+  made->full = ProductRates(compute, policy.dtype, {});
+  if (layouts.coded()) {
+    made->layers = CheckpointRates(*model, layers, compute, policy.dtype);
+  } else {
+    made->layers = {
+        {1, ProductRates(compute, policy.dtype, {policy.compress_weights})}};
+  }
+  if (!layouts.head.empty()) {
+    const MatrixLayout& head = layouts.head.front().head;
+    made->head = ProductRates(compute, policy.dtype,
+                              {head.format, head.codes[0].format});
+  }
   return made;
 }
 

@@ -39,20 +39,6 @@ double At(const RateCurve& curve, double x) {
   return curve.empty() ? 0 : curve.At(std::max(x, 1e-3));
 }
 
-// Returns the rate of the wanted formats, or of the nearest. Profiles have
-// float16 only where there is no bfloat16, which, as wide, takes as long.
-const ProductRate* NearestGemms(const ComputeProfile& compute, DType dtype,
-                                WeightFormat format) {
-  if (const ProductRate* exact = compute.Products(dtype, format)) return exact;
-  if (dtype == DType::kFloat16) {
-    return NearestGemms(compute, DType::kBFloat16, format);
-  }
-  if (const ProductRate* full = compute.Products(dtype, WeightFormat::kFull)) {
-    return full;
-  }
-  return compute.products.empty() ? nullptr : &compute.products.front();
-}
-
 const AttentionRate* NearestAttention(const ComputeProfile& compute,
                                       KvFormat format) {
   if (const AttentionRate* exact = compute.Attention(format)) return exact;
@@ -314,65 +300,32 @@ class StepCoster {
     }
   }
 
-  // Seconds of GEMMs with `elements` weights, `passes` times over `rows` rows:
-  // FlexGen A.3, comp, and no faster than the weights are read, which is what
-  // bounds decoding of weights that stay.
-  double GemmSeconds(double elements, WeightFormat format, double rows,
-                     double passes) const {
-    const ComputeProfile& compute = machine_.compute();
-    const ProductRate* rate = NearestGemms(compute, policy_.dtype, format);
-    if (rate == nullptr) return 0;
-    const double flops = 2 * elements * rows * passes;
-    const double bytes = passes * WeightBytes(static_cast<int64_t>(elements),
-                                              policy_.dtype, rate->weights);
-    return std::max(Seconds(flops, At(rate->flops_by_rows, rows)),
-                    Seconds(bytes, compute.memory_bytes_per_second));
-  }
-
-  // Returns the format whose rates are those of the layers' weights: that of
-  // the policy, or the nearest to the codes that they keep, which are decoded
-  // in about the same time.
-  WeightFormat LayerFormat() const {
-    if (policy_.compress_weights != WeightFormat::kFull ||
-        !sizes_.layouts.quantized()) {
-      return policy_.compress_weights;
-    }
-    constexpr double kHalf = 0.75;  // bytes, between those of both
-    return static_cast<double>(sizes_.layer_bytes()) <
-                   kHalf * layers_ * work_.layer_elements()
-               ? WeightFormat::kInt4
-               : WeightFormat::kInt8;
-  }
-
   // Quantized weights are dequantized before the GEMMs: once for all
   // micro-batches, or for each; a single micro-batch's GEMMs do it.
   bool Dequantizes() const {
-    const WeightFormat format = LayerFormat();
-    if (format == WeightFormat::kFull) return false;
+    if (!sizes_.layouts.quantized()) return false;
     return policy_.num_microbatches > 1 ||
            options_.dequantize_per_micro_batch ||
-           machine_.compute().Products(policy_.dtype, format) == nullptr;
+           std::any_of(
+               ranks_->layers.begin(), ranks_->layers.end(),
+               [](const SharedRates& some) { return !some.rates.measured(); });
   }
 
   void Gemms() {
-    const WeightFormat format =
-        Dequantizes() ? WeightFormat::kFull : LayerFormat();
+    const bool dequantizes = Dequantizes();
+    const bool each = options_.dequantize_per_micro_batch ||
+                      policy_.num_microbatches == 1 ||
+                      policy_.schedule == Schedule::kRowByRow;
     const double rows = rows_ / batches_;
-    // LM-Offload 3, eq. 16, with a measured rate.
-    double dequantize = 0;
-    if (Dequantizes()) {
-      const bool each = options_.dequantize_per_micro_batch ||
-                        policy_.num_microbatches == 1 ||
-                        policy_.schedule == Schedule::kRowByRow;
-      dequantize =
-          Seconds((each ? batches_ : 1) * layers_ *
-                      WeightBytes(static_cast<int64_t>(work_.layer_elements()),
-                                  policy_.dtype, WeightFormat::kFull),
-                  machine_.compute().dequantize_bytes_per_second);
+    double seconds = 0;
+    for (const auto& [share, rates] : ranks_->layers) {
+      const double elements = share * work_.layer_elements();
+      const ProductRates& multiplied = dequantizes ? ranks_->full : rates;
+      seconds += layers_ * multiplied.Multiply(elements, rows, batches_);
+      if (dequantizes) {
+        seconds += (each ? batches_ : 1) * rates.Decode(layers_ * elements);
+      }
     }
-    const double seconds =
-        layers_ * GemmSeconds(work_.layer_elements(), format, rows, batches_) +
-        dequantize;
     Compute(&parts_.attention, FirstHalf() * seconds);
     Compute(&parts_.rest, (1 - FirstHalf()) * seconds);
   }
@@ -477,11 +430,9 @@ class StepCoster {
   void Head() {
     if (!last_ || step_.head_rows <= 0) return;
     const double passes = HeadPasses();
-    const WeightFormat format = sizes_.layouts.head.front().head.quantized()
-                                    ? WeightFormat::kInt8
-                                    : WeightFormat::kFull;
-    Compute(&parts_.rest, GemmSeconds(work_.head_elements, format,
-                                      step_.head_rows / passes, passes));
+    Compute(&parts_.rest,
+            ranks_->head.Multiply(work_.head_elements, step_.head_rows / passes,
+                                  passes));
     Compute(&parts_.rest, machine_.compute().logit_seconds * model_.vocab_size *
                               step_.head_rows);
   }

@@ -7,6 +7,7 @@
 #include "common/tier.h"
 #include "runtime/placement/stage_placement.h"
 #include "runtime/placement/stage_sizes.h"
+#include "scheduler/cost/product_rates.h"
 
 namespace sluice {
 
@@ -31,6 +32,10 @@ struct StageRanks {
   };
   std::vector<Kind> kinds;  // the leading rank's first
   RankWork work;
+  // Of products with the layers' weights as they lie, with full ones, and with
+  // the head's.
+  std::vector<SharedRates> layers;
+  ProductRates full, head;
 
   const StageSizes& lead() const { return kinds.front().sizes; }
   int32_t count() const;

@@ -195,8 +195,9 @@ def test_models_tells_what_a_file_is(directory):
     [model] = told["models"] if "models" in told else [told]
     assert model["model_type"] == "llama" and model["runs"], model
     assert set(model["weight_bytes"]) == {"F32", "Q8_0"}, model
+    assert model["tokens_per_second"] is None and "sluice profile" in model["no_speed"], model
     shown = harness.sluice("models", path).stdout
-    assert "llama" in shown and "Q8_0" in shown, shown
+    assert "llama" in shown and "Q8_0" in shown and "speed        unknown" in shown, shown
 
 
 def test_a_broken_file_is_refused(directory):

@@ -13,6 +13,8 @@ inline ComputeProfile SampleCompute() {
                  RateCurve({{1, 2e10}, {2048, 8.5e11}})},
                 {DType::kFloat32, WeightFormat::kFull,
                  RateCurve({{1, 5e9}, {2048, 4e11}})}};
+  c.codes = {
+      {"Q4_K", DType::kBFloat16, RateCurve({{1, 2e10}, {256, 7e11}}), 2e9}};
   c.attention = {
       {KvFormat::kBFloat16, RateCurve({{128, 2e10}, {4096, 3e10}}),
        RateCurve({{128, 1e11}, {4096, 2e11}})},

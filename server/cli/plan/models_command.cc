@@ -7,6 +7,7 @@
 #include "common/status_macros.h"
 #include "server/cli/commands.h"
 #include "server/cli/plan/models_report.h"
+#include "server/cli/plan/models_speed.h"
 #include "server/local_models.h"
 
 namespace sluice {
@@ -22,7 +23,15 @@ absl::Status Show(const ModelsFlags& flags) {
     const LocalModels models = ExamineCache();
     std::cout << (flags.json ? ModelsJson(models) + "\n" : ModelsTable(models));
   } else {
-    SLUICE_ASSIGN_OR_RETURN(const LocalModel model, ExamineModel(flags.name));
+    SLUICE_ASSIGN_OR_RETURN(LocalModel model, ExamineModel(flags.name));
+    if (model.runs()) {
+      const absl::StatusOr<Plan> plan = PlanHere(model);
+      if (plan.ok()) {
+        model.tokens_per_second = plan->tokens_per_second;
+      } else {
+        model.no_speed = std::string(plan.status().message());
+      }
+    }
     std::cout << (flags.json ? ModelJson(model) + "\n" : ModelText(model));
   }
   std::cout.flush();

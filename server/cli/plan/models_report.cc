@@ -9,6 +9,7 @@
 #include "common/flags/help_format.h"
 #include "common/text/bytes_text.h"
 #include "common/text/text.h"
+#include "server/cli/plan/models_speed.h"
 
 namespace sluice {
 namespace {
@@ -78,8 +79,14 @@ ordered_json ModelObject(const LocalModel& model) {
                        {"vocabulary", model.vocabulary},
                        {"runs", model.runs()},
                        {"why_not", model.why_not},
-                       {"remarks", model.remarks}};
+                       {"remarks", model.remarks},
+                       {"tokens_per_second", nullptr}};
   if (model.parameters) json["parameters"] = *model.parameters;
+  if (model.tokens_per_second) {
+    json["tokens_per_second"] = *model.tokens_per_second;
+  } else if (!model.no_speed.empty()) {
+    json["no_speed"] = model.no_speed;
+  }
   return json;
 }
 
@@ -154,6 +161,15 @@ std::string ModelText(const LocalModel& model) {
   text += FactLine("runs",
                    model.runs() ? "yes" : absl::StrCat("no: ", model.why_not));
   for (const std::string& remark : model.remarks) text += FactLine("", remark);
+  if (model.tokens_per_second) {
+    text += FactLine(
+        "speed", absl::StrFormat("about %.3g generated tokens/s here, for %d "
+                                 "requests of %d tokens and %d generated",
+                                 *model.tokens_per_second, kUsualRequests.count,
+                                 kUsualRequests.prompt, kUsualRequests.output));
+  } else if (!model.no_speed.empty()) {
+    text += FactLine("speed", absl::StrCat("unknown: ", model.no_speed));
+  }
   return text;
 }
 

@@ -97,6 +97,14 @@ std::string Compute(const char* what, const ComputeProfile& c) {
       }
       products.Add(row);
     }
+    for (const CodeRate& rate : c.codes) {
+      std::vector<std::string> row = {
+          absl::StrCat(DTypeName(rate.dtype), ", codes ", rate.format)};
+      for (const int rows : kRows) {
+        row.push_back(Scaled(rate.flops_by_rows.At(rows)));
+      }
+      products.Add(row);
+    }
     text += products.Text();
   }
   constexpr int kContexts[] = {32, 128, 512, 2048};

@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "common/codec/profile_json.h"
+#include "runtime/model/code_format.h"
 #include "runtime/profile/disk_probe.h"
 #include "runtime/profile/gemm_probe.h"
 #include "tests/support/sample_profile.h"
@@ -72,6 +74,12 @@ TEST(ProfilerTest, MeasuresAllThatThePlannerWants) {
     ASSERT_NE(rate, nullptr);
     EXPECT_EQ(rate->flops_by_rows.points().front().x, 1);
     EXPECT_EQ(rate->flops_by_rows.points().back().x, 2048);
+  }
+  for (const CodeFormat& format : CodeFormats()) {
+    EXPECT_TRUE(std::ranges::any_of(p->host.codes, [&](const CodeRate& rate) {
+      return rate.format == format.name &&
+             rate.flops_by_rows.points().front().x == 1;
+    })) << format.name;
   }
   for (const KvFormat format : {KvFormat::kFloat32, KvFormat::kBFloat16,
                                 KvFormat::kInt8, KvFormat::kInt4}) {

@@ -79,6 +79,23 @@ TEST(ModelsReportTest, AModelIsToldInDetail) {
                    Not(HasSubstr("layers")), Not(HasSubstr("\x1b"))));
 }
 
+TEST(ModelsReportTest, TheSpeedIsToldIfItIsKnown) {
+  LocalModel model = Runs();
+  EXPECT_THAT(ModelText(model), Not(HasSubstr("speed")));
+  model.no_speed = "not measured";
+  EXPECT_THAT(ModelText(model),
+              HasSubstr("speed        unknown: not measured"));
+  auto json = nlohmann::json::parse(ModelJson(model));
+  EXPECT_TRUE(json["tokens_per_second"].is_null());
+  EXPECT_EQ(json["no_speed"], "not measured");
+  model.tokens_per_second = 123.456;
+  EXPECT_THAT(ModelText(model),
+              HasSubstr("speed        about 123 generated tokens/s here, for "
+                        "256 requests"));
+  json = nlohmann::json::parse(ModelJson(model));
+  EXPECT_EQ(json["tokens_per_second"], 123.456);
+}
+
 TEST(ModelsReportTest, JsonHasNumbersAsNumbers) {
   const auto json =
       nlohmann::json::parse(ModelsJson({.model_types = {"opt"},
