@@ -5,6 +5,7 @@
 
   predict   policies and workloads of many kinds, predicted by `sluice plan` from this
             machine's profile, then run: throughput and binding resource
+  formats   the same for weights in codes of checkpoints
   grid_*    all in memory, weights on disk (_disk), more KV than memory (_kv): the planner's
             choice beside a grid of policies, all measured
   adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
@@ -50,14 +51,22 @@ class Bench:
         self.machine = machine(args.bin, args.disk_dir)
         self.args = args
         self.scratch = scratch
-        self.model = os.path.join(scratch, "model")
-        os.mkdir(self.model)
-        with open(os.path.join(self.model, "config.json"), "w") as f:
-            json.dump(SHAPE, f)
+        self.set_model()
         path = os.path.join(scratch, "profile.json")
         self.sluice("profile", "--disk-dir", args.disk_dir, "-o", path)
         with open(path) as f:
             self.profile = json.load(f)
+
+    def set_model(self, **codes):
+        """What runs from now on: SHAPE, with its weights in these codes."""
+        self.model = os.path.join(self.scratch, "model")
+        os.makedirs(self.model, exist_ok=True)
+        kept = {}
+        if codes:
+            layers = [[codes["attention"]] * 4 + [codes["mlp"]] * 2 + [codes["down"]]] * SHAPE["num_hidden_layers"]
+            kept = {"kept_codes": {"layers": layers, "head": codes["head"], "embedding": ""}}
+        with open(os.path.join(self.model, "config.json"), "w") as f:
+            json.dump({**SHAPE, **kept}, f)
 
     def sluice(self, *command, preexec=None):
         done = subprocess.run([os.path.join(self.args.bin, "sluice"), *command],
@@ -146,8 +155,28 @@ class Bench:
                           "gbs=32 w=0/100/0 max-step-tokens=256", workers))
             cases.append((f"mixed, {workers} workers, on disk", mixed, ram,
                           "gbs=32 w=0/0/100 max-step-tokens=256", workers))
+        self.compare("predict", cases)
+
+    def formats(self):
+        usual, long, ram = [(128, 32)] * 32, [(768, 24)] * 8, 4 << 30
+        memory = "gbs=32 w=0/100/0 max-step-tokens=512"
+        kinds = {"Q4_0": ("Q4_0", "Q4_0", "Q4_0", "Q8_0"), "Q8_0": ("Q8_0",) * 4,
+                 "Q4_K_M": ("Q4_K", "Q4_K", "Q6_K", "Q6_K"), "MXFP4": ("MXFP4", "MXFP4", "MXFP4", "Q8_0"),
+                 "FP8": ("E4M3_BF16_B128",) * 3 + ("",), "GPTQ": ("INT4_F16_G128",) * 3 + ("",)}
+        cases = []
+        for kind in kinds:
+            cases.append((f"{kind}, in memory", usual, ram, memory, 1))
+        cases += [("Q4_K_M, long", long, ram, memory, 1), ("Q4_0, few", usual[:8], ram, "gbs=8 w=0/100/0", 1),
+                  ("Q4_K_M, on disk", usual, ram, "gbs=32 w=0/0/100 max-step-tokens=256", 1),
+                  ("Q8_0, two micro-batches", usual, ram, "gbs=16 num-microbatches=2 w=0/100/0 max-step-tokens=256", 1)]
+        self.compare("formats", cases, lambda case: self.set_model(
+            **dict(zip(("attention", "mlp", "down", "head"), kinds[case.split(",")[0]]))))
+
+    def compare(self, record, cases, prepare=lambda case: None):
+        """Runs cases (name, lengths, memory, policy, workers), each beside its prediction."""
         rows = []
         for name, lengths, memory, policy, workers in cases:
+            prepare(name)
             plan = self.predict_one(lengths, memory, policy, workers)
             run = self.run_one(lengths, memory, policy, workers)
             predicted = plan["predicted"]["tokens_per_second"]
@@ -171,7 +200,7 @@ class Bench:
                    "binding_right": sum(r["binding_predicted"] == r["binding_measured"]
                                         for r in rows) / len(rows), "rows": rows}
         print({k: v for k, v in figures.items() if k != "rows"})
-        self.record("predict", figures)
+        self.record(record, figures)
 
     def grid_memory(self):
         self.grid("grid_memory", [(128, 32)] * 48, 2 << 30, (
@@ -336,7 +365,7 @@ class Bench:
 
 
 def main():
-    cases = ("predict", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
+    cases = ("predict", "formats", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
