@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
+#include "runtime/quant/panel_codec.h"
 
 #if defined(SLUICE_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_COLUMNS_INL_H_
@@ -116,6 +117,33 @@ HWY_INLINE void StoreSome(const Decoded<kForm>& v, size_t count, T* even,
   std::memcpy(even, e, count * kPer * sizeof(T));
   if (kForm != Form::kBf16Pairs && odd != nullptr) {
     std::memcpy(odd, o, count * sizeof(T));
+  }
+}
+
+// The place of a strip's columns in a panel.
+struct Place {
+  size_t first;   // element of the first input and column
+  size_t row;     // elements from one input, or pair of inputs, to the next
+  size_t stride;  // elements of a column's inputs side by side: interleave
+  int32_t count;  // of columns
+};
+
+// Calls `decode` with the form and the place of columns from `column` on in a
+// panel of this dtype and order.
+template <class F>
+HWY_INLINE void InPanel(DType dtype, const PanelOrder& order, int32_t column,
+                        int32_t count, const F& decode) {
+  const Place place = {
+      .first = order.Position(column, 0),
+      .row = static_cast<size_t>(order.block) * order.interleave,
+      .stride = static_cast<size_t>(order.interleave),
+      .count = count};
+  if (dtype == DType::kFloat32) {
+    decode.template operator()<Form::kFloat>(place);
+  } else if (order.interleave == 1) {
+    decode.template operator()<Form::kBf16>(place);
+  } else {
+    decode.template operator()<Form::kBf16Pairs>(place);
   }
 }
 

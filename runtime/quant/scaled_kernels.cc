@@ -144,18 +144,12 @@ HWY_INLINE VF Rounded(VF v) {
   }
 }
 
-// The place of a strip's columns in a panel, as strip_kernels.cc has it.
-struct ScaledPlace {
-  size_t first, row, stride;
-  int32_t count;
-};
-
 // Decodes inputs that lie one after the other: those of one group, or, if
 // `order` is not null, each of the group that it names.
 template <Form kForm, Code kCode, DType kRounding, bool kAnyOrder, typename T>
 HWY_INLINE void DecodeInputs(const uint8_t* codes, int32_t inputs,
                              const ScaledGroup* groups, const uint8_t* order,
-                             const ScaledPlace& place, T* out) {
+                             const Place& place, T* out) {
   const DF d;
   const DU du;
   const size_t lanes = hn::Lanes(d);
@@ -212,7 +206,7 @@ HWY_INLINE void DecodeInputs(const uint8_t* codes, int32_t inputs,
 
 template <Form kForm, Code kCode, DType kRounding>
 void DecodeScaledGroups(const ScaledCodes& format, const uint8_t* strip,
-                        int32_t k, const ScaledPlace& place, void* out) {
+                        int32_t k, const Place& place, void* out) {
   using T = std::conditional_t<kForm == Form::kFloat, float, uint16_t>;
   T* to = static_cast<T*>(out) + place.first;
   const int32_t groups = format.groups(k);
@@ -242,7 +236,7 @@ void DecodeScaledGroups(const ScaledCodes& format, const uint8_t* strip,
 
 template <Form kForm, Code kCode>
 void DecodeScaledRounding(const ScaledCodes& format, const uint8_t* strip,
-                          int32_t k, const ScaledPlace& place, void* out) {
+                          int32_t k, const Place& place, void* out) {
   switch (format.scale) {
     case DType::kFloat32:
       return DecodeScaledGroups<kForm, kCode, DType::kFloat32>(format, strip, k,
@@ -258,7 +252,7 @@ void DecodeScaledRounding(const ScaledCodes& format, const uint8_t* strip,
 
 template <Form kForm>
 void DecodeScaledForm(const ScaledCodes& format, const uint8_t* strip,
-                      int32_t k, const ScaledPlace& place, void* out) {
+                      int32_t k, const Place& place, void* out) {
   switch (format.code) {
     case Code::kE4M3:
       return DecodeScaledRounding<kForm, Code::kE4M3>(format, strip, k, place,
@@ -275,19 +269,11 @@ void DecodeScaledForm(const ScaledCodes& format, const uint8_t* strip,
 void DecodeScaledImpl(const ScaledCodes& format, const std::byte* strip,
                       int32_t k, DType dtype, const PanelOrder& order,
                       int32_t column, int32_t count, void* out) {
-  ScaledPlace place;
-  place.first = order.Position(column, 0);
-  place.stride = static_cast<size_t>(order.interleave);
-  place.row = static_cast<size_t>(order.block) * order.interleave;
-  place.count = count;
-  const auto* from = reinterpret_cast<const uint8_t*>(strip);
-  if (dtype == DType::kFloat32) {
-    DecodeScaledForm<Form::kFloat>(format, from, k, place, out);
-  } else if (order.interleave == 1) {
-    DecodeScaledForm<Form::kBf16>(format, from, k, place, out);
-  } else {
-    DecodeScaledForm<Form::kBf16Pairs>(format, from, k, place, out);
-  }
+  const auto* const from = reinterpret_cast<const uint8_t*>(strip);
+  InPanel(dtype, order, column, count,
+          [&]<Form kForm>(const Place& place) HWY_ATTR {
+            DecodeScaledForm<kForm>(format, from, k, place, out);
+          });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -198,14 +198,6 @@ struct Traits {
   static constexpr Numbers kNumbers = kNumbersOf;
 };
 
-// The place of a strip's columns in a panel.
-struct Place {
-  size_t first;   // element of the first input and column
-  size_t row;     // elements from one input, or pair of inputs, to the next
-  size_t stride;  // elements of a column's inputs side by side: interleave
-  int32_t count;  // of columns
-};
-
 // Converts a pair's numbers. Those of MXFP4 are bfloat16 as they are.
 template <Form kForm, class F>
 HWY_INLINE Decoded<kForm> ConvertOf(VF even, VF odd) {
@@ -397,19 +389,10 @@ HWY_INLINE void Write(const CodeFormat& format, const uint8_t* strip, int32_t k,
 void DecodeStripImpl(const CodeFormat& format, const std::byte* strip,
                      int32_t k, DType dtype, const PanelOrder& order,
                      int32_t column, int32_t count, void* out) {
-  Place place;
-  place.first = order.Position(column, 0);
-  place.stride = static_cast<size_t>(order.interleave);
-  place.row = static_cast<size_t>(order.block) * order.interleave;
-  place.count = count;
-  const auto* from = reinterpret_cast<const uint8_t*>(strip);
-  if (dtype == DType::kFloat32) {
-    Write<Form::kFloat>(format, from, k, place, out);
-  } else if (order.interleave == 1) {
-    Write<Form::kBf16>(format, from, k, place, out);
-  } else {
-    Write<Form::kBf16Pairs>(format, from, k, place, out);
-  }
+  const auto* const from = reinterpret_cast<const uint8_t*>(strip);
+  InPanel(dtype, order, column, count,
+          [&]<Form kForm>(const Place& place)
+              HWY_ATTR { Write<kForm>(format, from, k, place, out); });
 }
 
 const uint8_t* SliceBegin(const CodeFormat& format, const std::byte* strip,
