@@ -1,7 +1,7 @@
 #include "server/local_profile.h"
 
 #include "common/status_macros.h"
-#include "runtime/memory/host_memory.h"
+#include "common/text/bytes_text.h"
 #include "runtime/profile/machine_facts.h"
 #include "runtime/profile/profile_cache.h"
 #include "worker/machine_share.h"

@@ -10,6 +10,7 @@
 #include "common/host/write_file.h"
 #include "common/policy.h"
 #include "common/status_macros.h"
+#include "common/text/bytes_text.h"
 #include "runtime/exec/weights/packed_store.h"
 #include "runtime/memory/cpu_topology.h"
 #include "runtime/memory/disk/disk_file.h"

@@ -27,6 +27,7 @@
 #include "common/machine_profile.h"
 #include "common/metrics/metrics_server.h"
 #include "common/status_macros.h"
+#include "common/text/bytes_text.h"
 #include "common/threads/deadline.h"
 #include "common/threads/thread.h"
 #include "proto/call_guard.h"

@@ -7,9 +7,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/status_macros.h"
+#include "common/text/bytes_text.h"
 #include "runtime/kernels/cuda/cuda_access.h"
 #include "runtime/memory/cpu_device.h"
-#include "runtime/memory/host_memory.h"
 #include "runtime/placement/tensor_shard.h"
 
 namespace sluice {

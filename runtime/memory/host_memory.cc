@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -15,12 +14,11 @@
 #include "absl/strings/strip.h"
 #include "common/host/logging.h"
 #include "common/status_macros.h"
+#include "common/text/bytes_text.h"
 #include "runtime/memory/control_groups.h"
 
 namespace sluice {
 namespace {
-
-constexpr double kMinWithoutUnit = 1 << 20;
 
 // The first number of a one-line file; empty if there is none ("max").
 std::optional<uint64_t> ReadNumber(const std::string& path) {
@@ -90,39 +88,6 @@ uint64_t PeakResidentMemory() {
 }
 
 uint64_t DefaultHostMemory() { return AvailableHostMemory() / 4 * 3; }
-
-absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
-  const absl::Status error =
-      InvalidArgument("size \"", text,
-                      "\" is not a positive number of bytes, as 8GiB or 500MB");
-  size_t digits = 0;
-  while (digits < text.size() &&
-         (absl::ascii_isdigit(text[digits]) || text[digits] == '.')) {
-    ++digits;
-  }
-  double number = 0;
-  if (digits == 0 || !absl::SimpleAtod(text.substr(0, digits), &number)) {
-    return error;
-  }
-  std::string unit =
-      absl::AsciiStrToLower(absl::StripAsciiWhitespace(text.substr(digits)));
-  double scale = 1;
-  if (!unit.empty() && unit != "b") {
-    const size_t power = std::string("kmgt").find(unit[0]);
-    if (power == std::string::npos) return error;
-    const std::string suffix = unit.substr(1);
-    if (!suffix.empty() && suffix != "b" && suffix != "ib") return error;
-    scale = std::pow(suffix == "b" ? 1000.0 : 1024.0, power + 1.0);
-  }
-  const double bytes = number * scale;
-  if (!(bytes >= 1) || bytes >= 1e18) return error;
-  if (unit.empty() && bytes < kMinWithoutUnit) {
-    return InvalidArgument("size \"", text, "\" is ", text, " bytes; was ",
-                           text, "GiB meant? Below 1 MiB a unit must be said (",
-                           text, "B for bytes)");
-  }
-  return static_cast<uint64_t>(bytes);
-}
 
 uint64_t MachineMemory() {
   const int64_t pages = sysconf(_SC_PHYS_PAGES);

@@ -28,11 +28,6 @@ uint64_t PeakResidentMemory();
 // The default budget: three quarters of AvailableHostMemory().
 uint64_t DefaultHostMemory();
 
-// Parses "8GiB", "500MB", "1.5G" (binary, as is a bare K, M, G, T),
-// "1073741824". kInvalidArgument otherwise, for zero, and for less than 1 MiB
-// without a unit, which was probably forgotten.
-absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
-
 // The budget that --host-memory `text` asks for, DefaultHostMemory() for "".
 // Logs a warning if the machine has less. Errors are ParseByteSize's, naming
 // the flag.
