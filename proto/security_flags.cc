@@ -49,6 +49,13 @@ void AddClusterToken(CLI::App* app, std::string* path) {
       ->envname("SLUICE_CLUSTER_TOKEN_FILE");
 }
 
+void AddInsecureListen(CLI::App* app, bool* insecure) {
+  app->add_flag("--insecure-listen", *insecure,
+                "let others reach --host without TLS or without tokens: for a "
+                "network where all are trusted")
+      ->group(kGroup);
+}
+
 }  // namespace
 
 void SecurityFlags::AddCoordinator(CLI::App* app) {
@@ -57,6 +64,7 @@ void SecurityFlags::AddCoordinator(CLI::App* app) {
                  "authorities: clients and workers must show a certificate of "
                  "one of them");
   AddClusterToken(app, &cluster_token_file);
+  AddInsecureListen(app, &insecure_listen);
 }
 
 void SecurityFlags::AddWorker(CLI::App* app) {
@@ -66,6 +74,7 @@ void SecurityFlags::AddWorker(CLI::App* app) {
                  "certificates");
   AddServerName(app, &server_name);
   AddClusterToken(app, &cluster_token_file);
+  AddInsecureListen(app, &insecure_listen);
 }
 
 void SecurityFlags::AddClient(CLI::App* app) {

@@ -17,8 +17,9 @@ struct SecurityFlags {
   std::string server_name;
   std::string cluster_token_file;  // of coordinators and workers
   std::string token_file;          // of clients
+  bool insecure_listen = false;    // of servers
 
-  // --tls-cert, --tls-key, --tls-ca, --cluster-token-file.
+  // --tls-cert, --tls-key, --tls-ca, --cluster-token-file, --insecure-listen.
   void AddCoordinator(CLI::App* app);
   // Those, and --tls-server-name.
   void AddWorker(CLI::App* app);

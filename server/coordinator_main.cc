@@ -146,7 +146,10 @@ void AddFlags(CLI::App& app, Flags& f) {
       "Examples:\n"
       "  sluice-coordinator --model ./llama --state-dir /var/lib/sluice\n"
       "  sluice-coordinator --model ./llama --state-dir ./state "
-      "--min-workers 2 --host 0.0.0.0");
+      "--min-workers 2 --host 0.0.0.0 \\\n"
+      "    --tls-cert tls/head.lan.pem --tls-key tls/head.lan.key "
+      "--tls-ca tls/ca.pem \\\n"
+      "    --tokens tokens.json --cluster-token-file cluster.secret");
 }
 
 // Checks that --replicas does not say another number than the plan of --policy.
@@ -199,9 +202,20 @@ absl::StatusOr<Coordinator::Options> ReadOptions(const Flags& f) {
   return options;
 }
 
+absl::Status CheckHost(const Flags& f) {
+  return CheckListen({.host = f.host,
+                      .what = "submit jobs and read results",
+                      .instead = "--tls-cert, --tls-key and --tokens",
+                      .encrypted = !f.security.tls.certificate.empty(),
+                      .authenticated = !f.tokens.empty() ||
+                                       !f.security.tls.authorities.empty(),
+                      .insecure = f.security.insecure_listen});
+}
+
 absl::Status Check(const Flags& f) {
   SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
   SLUICE_RETURN_IF_ERROR(f.security.Server().status());
+  SLUICE_RETURN_IF_ERROR(CheckHost(f));
   SLUICE_RETURN_IF_ERROR(OpenAccess(f).status());
   SLUICE_ASSIGN_OR_RETURN(const Coordinator::Options options, ReadOptions(f));
   return options.Validate();
@@ -210,6 +224,7 @@ absl::Status Check(const Flags& f) {
 absl::Status Serve(const Flags& f, const StopSignals& signals) {
   SLUICE_RETURN_IF_ERROR(CheckReplicas(f.coordinator));
   SLUICE_ASSIGN_OR_RETURN(const TlsFiles tls, f.security.Server());
+  SLUICE_RETURN_IF_ERROR(CheckHost(f));
   SLUICE_ASSIGN_OR_RETURN(const Access access, OpenAccess(f));
   HttpServer::Options http;
   http.host = f.host;
@@ -237,8 +252,6 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
       auto server,
       CoordinatorServer::Start(coordinator.get(), JoinHostPort(f.host, f.port),
                                jobs, tls));
-  WarnIfOpen(f.host, "submit jobs and read results", !tls.empty(),
-             access.guard->has_tokens() || !tls.authorities.empty());
   // Scripts that start a coordinator on port 0 read this line.
   const std::string http_address =
       absl::StrCat(tls.empty() ? "http" : "https", "://", metrics->address());

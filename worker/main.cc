@@ -200,11 +200,14 @@ void AddFlags(CLI::App& app, Flags& f) {
   app.footer(
       "Examples:\n"
       "  sluice-worker --model ./llama\n"
-      "  sluice-worker --coordinator head:7070 --host 0.0.0.0\n"
-      "  sluice-worker --model ./llama --coordinator head:7070 "
-      "--host 0.0.0.0 --host-memory 48GiB\n"
-      "  sluice-worker --model ./llama --coordinator head:7070 "
-      "--host 0.0.0.0 --all");
+      "  sluice-worker --coordinator head.lan:7070 --host 0.0.0.0 "
+      "--advertise node1.lan \\\n"
+      "    --tls-cert tls/node1.lan.pem --tls-key tls/node1.lan.key "
+      "--tls-ca tls/ca.pem \\\n"
+      "    --cluster-token-file cluster.secret\n"
+      "  sluice-worker --model ./llama --coordinator 10.0.0.1:7070 "
+      "--host 10.0.0.2 \\\n"
+      "    --insecure-listen --host-memory 48GiB --all");
 }
 
 bool IsWildcard(const std::string& host) {
@@ -366,6 +369,18 @@ absl::Status KeepPrivate(const Flags& f, LinkSetup* links) {
   return absl::OkStatus();
 }
 
+absl::Status CheckHost(const Flags& f) {
+  const TlsFiles& tls = f.security.tls;
+  return CheckListen(
+      {.host = f.host,
+       .what = "feed this worker activations and read weights",
+       .instead = "--tls-cert, --tls-key, --tls-ca and --cluster-token-file",
+       .encrypted = !tls.certificate.empty(),
+       .authenticated =
+           !f.security.cluster_token_file.empty() || !tls.authorities.empty(),
+       .insecure = f.security.insecure_listen});
+}
+
 // Reads all flags but the metrics' and the trace's. Makes the disk directory.
 absl::StatusOr<Worker::Options> ReadOptions(const Flags& f,
                                             const std::string& name) {
@@ -443,9 +458,6 @@ absl::StatusOr<std::unique_ptr<LinkServer>> StartLinks(const Flags& f,
       LinkServer::Start(f.host, f.port, worker.link_service(),
                         worker.weights_service(), worker.tcp_links(), tls);
   if (!server.ok()) return HintAtPorts(server.status());
-  WarnIfOpen(
-      f.host, "feed this worker activations and read weights", !tls.empty(),
-      !f.security.cluster_token_file.empty() || !tls.authorities.empty());
   return server;
 }
 
@@ -487,6 +499,7 @@ void HandOver(Worker& worker, absl::Duration time) {
 }
 
 absl::Status Serve(const Flags& f, StopSignals* signals) {
+  SLUICE_RETURN_IF_ERROR(CheckHost(f));
   std::optional<NameClaim> claim;
   if (f.name.empty()) claim.emplace(HostName());
   const std::string name = claim ? claim->name() : f.name;
@@ -593,6 +606,7 @@ absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
                       StopSignals* signals) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<MachinePart> parts, PartsOf(f));
   // What is wrong for all of them shows before they start.
+  SLUICE_RETURN_IF_ERROR(CheckHost(f));
   Worker::Options common;
   SLUICE_RETURN_IF_ERROR(ReadModel(f, &common));
   if (f.dry_run) {
@@ -618,6 +632,7 @@ absl::Status ServeAll(const Flags& f, const std::vector<std::string>& arguments,
 
 absl::Status Check(const Flags& f) {
   SLUICE_RETURN_IF_ERROR(f.security.Server().status());
+  SLUICE_RETURN_IF_ERROR(CheckHost(f));
   if (!f.all) {
     return ReadOptions(f, f.name.empty() ? HostName() : f.name).status();
   }

@@ -8,10 +8,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/flags/command_line.h"
 #include "common/flags/config_file.h"
+#include "common/host/listen_probe.h"
 #include "common/host/logging.h"
 #include "common/host/start_check.h"
 #include "common/status_macros.h"
@@ -116,20 +116,25 @@ int RunDaemon(const Daemon& daemon, const LogFlags& log, CLI::App* app,
   return absl::IsInvalidArgument(status) ? kExitUsage : 1;
 }
 
-void WarnIfOpen(const std::string& host, absl::string_view what, bool encrypted,
-                bool authenticated) {
-  if (absl::StartsWith(host, "127.") || host == "localhost" || host == "::1" ||
-      host == "[::1]") {
-    return;
+absl::Status CheckListen(const ListenSecurity& security) {
+  if (security.encrypted && security.authenticated) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const bool local, IsLoopbackListener(security.host));
+  if (local) return absl::OkStatus();
+  const std::string open =
+      security.authenticated
+          ? "without TLS, so that anyone on the way can read along, tokens too"
+          : absl::StrCat(security.encrypted ? "without authentication"
+                                            : "without TLS and authentication",
+                         ", so that anyone who reaches it can ", security.what);
+  if (security.insecure) {
+    LogWarning("listening on ", security.host, " ", open,
+               ": --insecure-listen allows it");
+    return absl::OkStatus();
   }
-  if (!authenticated) {
-    LogWarning("listening on ", host, encrypted ? "" : " without TLS and",
-               " without authentication: anyone who reaches this port can ",
-               what);
-  } else if (!encrypted) {
-    LogWarning("listening on ", host,
-               " without TLS: anyone on the way can read along, tokens too");
-  }
+  return InvalidArgument("--host ", security.host, " would be open to others ",
+                         open, ": give ", security.instead,
+                         ", or --insecure-listen on a network where all are "
+                         "trusted (docs/security.md)");
 }
 
 }  // namespace sluice

@@ -33,9 +33,19 @@ struct Daemon {
 int RunDaemon(const Daemon& daemon, const LogFlags& log, CLI::App* app,
               int argc, char** argv);
 
-// Warns that anyone who reaches the port can do `what`, or listen to it, unless
-// only this machine can reach it or both are kept from others.
-void WarnIfOpen(const std::string& host, absl::string_view what, bool encrypted,
-                bool authenticated);
+// How a program that listens on `host` keeps strangers out.
+struct ListenSecurity {
+  std::string host;
+  absl::string_view what;      // what strangers could do otherwise
+  absl::string_view instead;   // the flags that would keep them out
+  bool encrypted = false;      // by TLS
+  bool authenticated = false;  // by tokens, or certificates of clients
+  bool insecure = false;       // --insecure-listen
+};
+
+// kInvalidArgument if others can reach the host and it is not both encrypted
+// and authenticated, unless --insecure-listen says that this is meant: then it
+// is a warning. kUnavailable if the host has no address.
+absl::Status CheckListen(const ListenSecurity& security);
 
 }  // namespace sluice

@@ -7,8 +7,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
 namespace sluice {
@@ -44,6 +46,41 @@ void SetPort(int port, sockaddr* address) {
   }
 }
 
+struct FreeAddresses {
+  void operator()(addrinfo* list) const { freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, FreeAddresses>;
+
+// Returns the addresses, at least one, of a host with or without brackets.
+absl::StatusOr<AddressList> Lookup(std::string host, const std::string& port) {
+  const std::string shown = port.empty() ? host : absl::StrCat(host, ":", port);
+  if (host.size() >= 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(
+      host.c_str(), port.empty() ? nullptr : port.c_str(), &hints, &found);
+  if (failed != 0) {
+    return Unavailable("can't listen on ", shown, ": ", gai_strerror(failed));
+  }
+  return AddressList(found);
+}
+
+bool IsLoopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& four = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(four.sin_addr.s_addr) >> 24 == 127;
+  }
+  if (address.sa_family != AF_INET6) return false;
+  const in6_addr& six =
+      reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&six) ||
+         (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+}
+
 // Listens on the first of an address's that can be had, or on all.
 absl::StatusOr<std::vector<FileDescriptor>> Listen(const std::string& address,
                                                    bool all,
@@ -52,22 +89,12 @@ absl::StatusOr<std::vector<FileDescriptor>> Listen(const std::string& address,
   if (colon == std::string::npos || colon == 0) {
     return Unavailable("can't listen on ", address, ": no host:port");
   }
-  std::string host = address.substr(0, colon);
-  if (host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int failed =
-      getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
-  if (failed != 0) {
-    return Unavailable("can't listen on ", address, ": ", gai_strerror(failed));
-  }
+  SLUICE_ASSIGN_OR_RETURN(
+      const AddressList found,
+      Lookup(address.substr(0, colon), address.substr(colon + 1)));
   std::vector<FileDescriptor> sockets;
   int error = 0;
-  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+  for (addrinfo* info = found.get(); info != nullptr; info = info->ai_next) {
     if (!sockets.empty()) {
       if (!all) break;
       SetPort(PortOf(sockets.front().get()), info->ai_addr);
@@ -79,7 +106,6 @@ absl::StatusOr<std::vector<FileDescriptor>> Listen(const std::string& address,
       error = errno;
     }
   }
-  freeaddrinfo(found);
   if (!sockets.empty()) return sockets;
   return Unavailable("can't listen on ", address, ": ", std::strerror(error),
                      error == EADDRINUSE ? if_taken : "");
@@ -104,6 +130,14 @@ absl::StatusOr<std::vector<FileDescriptor>> ListenOnAll(
     if (both.ok()) return both;
   }
   return Listen(address, true, if_taken);
+}
+
+absl::StatusOr<bool> IsLoopbackListener(const std::string& host) {
+  SLUICE_ASSIGN_OR_RETURN(const AddressList found, Lookup(host, ""));
+  for (const addrinfo* info = found.get(); info; info = info->ai_next) {
+    if (!IsLoopback(*info->ai_addr)) return false;
+  }
+  return true;
 }
 
 int PortOf(int fd) {

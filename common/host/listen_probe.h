@@ -21,6 +21,10 @@ absl::StatusOr<int> ListenOn(const std::string& address,
 absl::StatusOr<std::vector<FileDescriptor>> ListenOnAll(
     const std::string& address, absl::string_view if_taken = "");
 
+// Whether only this machine can connect to what listens on `host`: all its
+// addresses are loopbacks. kUnavailable if it has none.
+absl::StatusOr<bool> IsLoopbackListener(const std::string& host);
+
 // Returns the port of a bound socket; 0 if it has none.
 int PortOf(int fd);
 

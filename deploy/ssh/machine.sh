@@ -54,8 +54,9 @@ start_coordinator() { # HASH MODEL ADDRESS WORKERS [FLAG...]
     rm -f "$folder/tokens.json"
     "$bin/sluice" token create --file "$folder/tokens.json" --name up >"$folder/user-token" 2>/dev/null
   fi
+  # Strangers have no token; what goes over the network is in the clear.
   start coordinator '^listening on' "$bin/sluice-coordinator" --model "$2" --state-dir "$folder/state" --host "$3" \
-    --min-workers "$4" --cluster-token-file "$folder/cluster-token" --tokens "$folder/tokens.json" "${@:5}"
+    --insecure-listen --min-workers "$4" --cluster-token-file "$folder/cluster-token" --tokens "$folder/tokens.json" "${@:5}"
 }
 cluster_token() { cat "$folder/cluster-token"; }
 user_token() { cat "$folder/user-token"; }
@@ -64,7 +65,7 @@ start_worker() { # HASH COORDINATOR ADDRESS NAME TOKEN [FLAG...]
   ln -sfn "$folder/programs-$1" "$programs"
   printf %s "$5" >"$folder/cluster-token"
   start worker 'metrics on' "$folder/programs-$1/bin/sluice-worker" --coordinator "$2" --host "$3" --advertise "$3" --name "$4" \
-    --cache-dir "$folder/models" --cluster-token-file "$folder/cluster-token" "${@:6}"
+    --insecure-listen --cache-dir "$folder/models" --cluster-token-file "$folder/cluster-token" "${@:6}"
 }
 
 cluster() { # COORDINATOR [FLAG...]

@@ -167,7 +167,7 @@ class Cluster:
         try:
             self.address = self.start([
                 program + "coordinator", "--model", self.model, "--state-dir",
-                os.path.join(self.state, "state"), "--host", self.host, "--port", "0",
+                os.path.join(self.state, "state"), "--host", self.host, "--insecure-listen", "--port", "0",
                 "--min-workers", str(len(self.workers)), "--load-format", "dummy",
                 *self.flags]).split()[2].rstrip(",")
             for name, flags, machine in self.workers:
@@ -184,7 +184,7 @@ class Cluster:
             port = server.getsockname()[1]
         at = "127.0.0.1" if machine is None or machine.address is None else machine.address
         if at != "127.0.0.1":
-            command = [*command, "--host", at]
+            command = [*command, "--host", at, "--insecure-listen"]
         log = os.path.join(self.state, f"log-{len(self.started)}")
         command = [*command, "--metrics-port", str(port)]
         if machine is not None:

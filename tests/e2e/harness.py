@@ -101,11 +101,46 @@ class Process:
             return int(re.search(r"VmHWM:\s+(\d+)", f.read()).group(1)) / 1024
 
 
+class Trust:
+    """A cluster's certificates, secret and tokens in a directory, made as an operator makes them."""
+
+    def __init__(self, directory, *machines):
+        self.directory = os.path.join(directory, "tls")
+        self.make_certificates(*(machines or ("machine",)))
+        self.secret = os.path.join(directory, "cluster-token")
+        self.tokens = os.path.join(directory, "tokens.json")
+        with open(self.secret, "w") as f:
+            f.write("0123456789abcdef0123456789abcdef\n")
+
+    def make_certificates(self, *machines):
+        subprocess.run([os.path.join(os.path.dirname(TESTS), "deploy", "tls", "make.sh"), self.directory, *machines],
+                       check=True, capture_output=True)
+
+    def path(self, name):
+        return os.path.join(self.directory, name)
+
+    def make_token(self, name, *flags):
+        return sluice("token", "create", "--file", self.tokens, "--name", name, *flags).stdout.strip()
+
+    def client_flags(self, machine="machine"):
+        return ["--tls-ca", self.path("ca.pem"), "--tls-cert", self.path(f"{machine}.pem"),
+                "--tls-key", self.path(f"{machine}.key")]
+
+    @property
+    def worker_flags(self):
+        return [*self.client_flags(), "--cluster-token-file", self.secret]
+
+    @property
+    def coordinator_flags(self):
+        return [*self.worker_flags, "--tokens", self.tokens]
+
+
 class Cluster:
-    """A coordinator and workers as processes. Use as a context manager."""
+    """A coordinator and workers as processes, which speak mutual TLS and want tokens if there is a Trust. Use as a context
+    manager."""
 
     def __init__(self, model, workers=2, coordinator_flags=(), worker_threads=1,
-                 worker_flags=(), launcher=(), started=True):
+                 worker_flags=(), launcher=(), started=True, trust=None):
         self.model = model
         self.directory = tempfile.mkdtemp(prefix="sluice-e2e-")
         self.port = free_port()
@@ -114,6 +149,12 @@ class Cluster:
         self.coordinator_flags = list(coordinator_flags)
         self.worker_threads = worker_threads
         self.worker_flags = list(worker_flags)
+        self.client_flags = []
+        self.token = None  # what sluice() shows
+        if trust:
+            self.coordinator_flags += trust.coordinator_flags
+            self.worker_flags += trust.worker_flags
+            self.client_flags = trust.client_flags()
         self.launcher = list(launcher)  # what the next programs are started by
         self.coordinator = None
         self.started = started  # False: the test starts them
@@ -173,9 +214,9 @@ class Cluster:
         match = self.workers[name].wait_for_output(r"metrics on (\S+)")
         self.workers[name].metrics_url = match.group(1)
 
-    def sluice(self, *args, check=True, input=None):
-        return sluice("--coordinator", f"127.0.0.1:{self.port}", *args,
-                      check=check, input=input)
+    def sluice(self, *args, check=True, input=None, token=None):
+        return sluice("--coordinator", f"127.0.0.1:{self.port}", *self.client_flags, *args,
+                      check=check, input=input, token=token or self.token)
 
     def status(self, job):
         return json.loads(self.sluice("status", job, "--json").stdout)
@@ -195,8 +236,9 @@ class Cluster:
             f"the end of {job}", seconds)
 
 
-def sluice(*args, check=True, input=None):
-    done = subprocess.run([os.path.join(BIN, "sluice"), *args], input=input,
+def sluice(*args, check=True, input=None, token=None):
+    env = {**os.environ, "SLUICE_TOKEN": token} if token else None
+    done = subprocess.run([os.path.join(BIN, "sluice"), *args], input=input, env=env,
                           capture_output=True, text=True, timeout=600 * SLOW)
     if check and done.returncode != 0:
         raise AssertionError(

@@ -265,17 +265,20 @@ def black_hole(rng):
                        capture_output=True)
 
 
+OPEN = ("--host", "0.0.0.0", "--insecure-listen")
+
+
 def _black_hole(rng, space, ours):
     cluster = harness.Cluster(
-        LLAMA, workers=2, coordinator_flags=(*FLAGS, "--host", "0.0.0.0"),
-        worker_flags=("--host", "0.0.0.0", "--advertise", "10.77.9.1"))
+        LLAMA, workers=2, coordinator_flags=(*FLAGS, *OPEN),
+        worker_flags=(*OPEN, "--advertise", "10.77.9.1"))
     with cluster:
         far = harness.Process(cluster.directory, "far", [
             "ip", "netns", "exec", space,
             os.path.join(harness.BIN, "sluice-worker"), "--model", LLAMA,
             "--coordinator", f"10.77.9.1:{cluster.port}", "--name", "far",
             "--threads", "1", "--host-memory", "512MiB", "--metrics-port", "0",
-            "--no-profile", "--host", "0.0.0.0", "--advertise", "10.77.9.2"])
+            "--no-profile", *OPEN, "--advertise", "10.77.9.2"])
         cluster.workers["far"] = far
         harness.wait_for(
             lambda: sum(w["state"] == "ready" for w in json.loads(

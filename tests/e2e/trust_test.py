@@ -8,35 +8,10 @@ import sys
 import urllib.request
 
 import harness
-from harness import (BIN, MODELS, Cluster, answers, mixed_requests, run_tests, sluice,
+from harness import (BIN, MODELS, Cluster, Trust, answers, mixed_requests, run_tests, sluice,
                      wait_for, write_lines)
 
 MODEL = os.path.join(MODELS, "llama-kjv")
-
-
-def make_certificates(directory, *names):
-    """Makes an authority, and certificates of machines, as an operator does; returns the paths, without .pem and .key."""
-    folder = os.path.join(directory, "tls")
-    subprocess.run([os.path.join(os.path.dirname(harness.TESTS), "deploy", "tls", "make.sh"), folder, *names], check=True,
-                   capture_output=True)
-    return [os.path.join(folder, name) for name in ("ca", *names)]
-
-
-def make_token(tokens, name, *flags):
-    return sluice("token", "create", "--file", tokens, "--name", name, *flags).stdout.strip()
-
-
-def tls_flags(authority, path):
-    return ["--tls-ca", f"{authority}.pem", "--tls-cert", f"{path}.pem",
-            "--tls-key", f"{path}.key"]
-
-
-def with_token(token, action):
-    os.environ["SLUICE_TOKEN"] = token
-    try:
-        return action()
-    finally:
-        del os.environ["SLUICE_TOKEN"]
 
 
 def get(url, context=None, token=None):
@@ -48,13 +23,9 @@ def get(url, context=None, token=None):
 
 
 def test_a_whole_cluster_speaks_mutual_tls_and_asks_for_tokens(directory):
-    authority, machine = make_certificates(directory, "machine")
-    secret = os.path.join(directory, "cluster-token")
-    with open(secret, "w") as f:
-        f.write("0123456789abcdef0123456789abcdef\n")
-    tokens = os.path.join(directory, "tokens.json")
-    user = make_token(tokens, "user", "--tenant", "lab")
-    other = make_token(tokens, "other", "--tenant", "shop")
+    trust = Trust(directory)
+    user = trust.make_token("user", "--tenant", "lab")
+    other = trust.make_token("other", "--tenant", "shop")
     requests = mixed_requests(12)
     path = os.path.join(directory, "in.jsonl")
     write_lines(path, requests)
@@ -64,34 +35,28 @@ def test_a_whole_cluster_speaks_mutual_tls_and_asks_for_tokens(directory):
         plain.wait_for_end(job)
         expected = answers(plain.results(job))
 
-    trust = [*tls_flags(authority, machine), "--cluster-token-file", secret]
     audit = os.path.join(directory, "audit.jsonl")
-    with Cluster(MODEL, workers=2, worker_flags=trust,
-                 coordinator_flags=[*trust, "--tokens", tokens,
-                                    "--audit-log", audit]) as cluster:
-        client = tls_flags(authority, machine)
-        call = lambda *args, **kw: cluster.sluice(*client, *args, **kw)
-        refused = call("list", check=False)
+    with Cluster(MODEL, workers=2, trust=trust, coordinator_flags=["--audit-log", audit]) as cluster:
+        refused = cluster.sluice("list", check=False)
         assert refused.returncode == 1 and "a token is needed" in refused.stderr, refused.stderr
-        clear = with_token(user, lambda: cluster.sluice("list", check=False))
+        clear = sluice("--coordinator", f"127.0.0.1:{cluster.port}", "list", check=False, token=user)
         assert clear.returncode == 4, clear
 
-        submitted = with_token(user, lambda: call("submit", "-i", path, "--json"))
-        job = json.loads(submitted.stdout)["id"]
-        with_token(user, lambda: call("watch", job))
-        lines = with_token(user, lambda: call("results", job)).stdout.splitlines()
+        job = json.loads(cluster.sluice("submit", "-i", path, "--json", token=user).stdout)["id"]
+        cluster.sluice("watch", job, token=user)
+        lines = cluster.sluice("results", job, token=user).stdout.splitlines()
         assert answers([json.loads(line) for line in lines]) == expected
 
-        hidden = with_token(other, lambda: call("status", job, check=False))
+        hidden = cluster.sluice("status", job, check=False, token=other)
         assert hidden.returncode == 2 and f"no job {job}" in hidden.stderr, hidden.stderr
 
-        sluice("token", "revoke", "--file", tokens, "--name", "user")
-        revoked = with_token(user, lambda: call("status", job, check=False))
+        sluice("token", "revoke", "--file", trust.tokens, "--name", "user")
+        revoked = cluster.sluice("status", job, check=False, token=user)
         assert "revoked" in revoked.stderr, revoked.stderr
 
         # The metrics are behind the same TLS.
-        context = ssl.create_default_context(cafile=f"{authority}.pem")
-        context.load_cert_chain(f"{machine}.pem", f"{machine}.key")
+        context = ssl.create_default_context(cafile=trust.path("ca.pem"))
+        context.load_cert_chain(trust.path("machine.pem"), trust.path("machine.key"))
         assert cluster.metrics_url.startswith("https://"), cluster.metrics_url
         assert "sluice_workers" in get(cluster.metrics_url, context)
         for worker in cluster.workers.values():
@@ -106,27 +71,21 @@ def test_a_whole_cluster_speaks_mutual_tls_and_asks_for_tokens(directory):
 
 
 def test_new_certificates_and_tokens_under_a_running_job(directory):
-    authority, machine = make_certificates(directory, "machine")
-    secret, tokens = os.path.join(directory, "cluster-token"), os.path.join(directory, "tokens.json")
-    with open(secret, "w") as f:
-        f.write("0123456789abcdef0123456789abcdef\n")
-    first = make_token(tokens, "first", "--tenant", "lab")
+    trust = Trust(directory)
+    first = trust.make_token("first", "--tenant", "lab")
     path = os.path.join(directory, "in.jsonl")
     write_lines(path, mixed_requests(400))
-    trust = [*tls_flags(authority, machine), "--cluster-token-file", secret]
-    with Cluster(MODEL, workers=2, worker_flags=trust,
-                 coordinator_flags=[*trust, "--plan", "off", "--gbs", "2", "--tokens", tokens]) as cluster:
-        call = lambda token, *args: with_token(token, lambda: cluster.sluice(*tls_flags(authority, machine), *args))
-        job = json.loads(call(first, "submit", "-i", path, "--json").stdout)["id"]
-        state = lambda token: json.loads(call(token, "status", job, "--json").stdout)
+    with Cluster(MODEL, workers=2, trust=trust, coordinator_flags=["--plan", "off", "--gbs", "2"]) as cluster:
+        job = json.loads(cluster.sluice("submit", "-i", path, "--json", token=first).stdout)["id"]
+        state = lambda token: json.loads(cluster.sluice("status", job, "--json", token=token).stdout)
         wait_for(lambda: state(first)["request_counts"]["completed"] > 0, "the first answer")
-        with open(f"{machine}.pem") as f:
+        with open(trust.path("machine.pem")) as f:
             old = f.read()
-        make_certificates(directory, "machine")
-        with open(f"{machine}.pem") as f:
+        trust.make_certificates("machine")
+        with open(trust.path("machine.pem")) as f:
             assert f.read() != old
-        second = make_token(tokens, "second", "--tenant", "lab")
-        sluice("token", "revoke", "--file", tokens, "--name", "first")
+        second = trust.make_token("second", "--tenant", "lab")
+        sluice("token", "revoke", "--file", trust.tokens, "--name", "first")
         # Whoever connects is shown the new certificate, soon.
         port = int(cluster.metrics_url.split(":")[2].split("/")[0])
         was = ssl.PEM_cert_to_DER_cert(old)
@@ -136,11 +95,10 @@ def test_new_certificates_and_tokens_under_a_running_job(directory):
 
 
 def test_a_worker_without_the_clusters_credential_does_not_join(directory):
-    secret = os.path.join(directory, "cluster-token")
     wrong = os.path.join(directory, "wrong-token")
-    for file, text in ((secret, "a" * 32), (wrong, "b" * 32)):
-        with open(file, "w") as f:
-            f.write(text)
+    with open(wrong, "w") as f:
+        f.write("b" * 32)
+    secret = Trust(directory).secret
     with Cluster(MODEL, workers=1, worker_flags=["--cluster-token-file", secret],
                  coordinator_flags=["--cluster-token-file", secret]) as cluster:
         cluster.worker_flags = []
@@ -153,18 +111,15 @@ def test_a_worker_without_the_clusters_credential_does_not_join(directory):
 
 
 def test_logs_are_json_and_hold_no_secret(directory):
-    secret = os.path.join(directory, "cluster-token")
-    with open(secret, "w") as f:
-        f.write("0123456789abcdef0123456789abcdef\n")
-    tokens = os.path.join(directory, "tokens.json")
-    user = make_token(tokens, "user")
+    trust = Trust(directory)
+    user = trust.make_token("user")
     path = os.path.join(directory, "in.jsonl")
     write_lines(path, ['{"prompt": "an unmistakable prompt", "max_tokens": 2}', "no JSON but secret"])
-    flags = ["--cluster-token-file", secret, "--log-format", "json", "--log-level", "debug"]
+    flags = ["--cluster-token-file", trust.secret, "--log-format", "json", "--log-level", "debug"]
     with Cluster(MODEL, workers=1, worker_flags=flags,
-                 coordinator_flags=[*flags, "--tokens", tokens]) as cluster:
-        job = json.loads(with_token(user, lambda: cluster.sluice("submit", "-i", path, "-w", "--json")).stdout)["id"]
-        assert with_token("stranger" * 4, lambda: cluster.sluice("list", check=False)).returncode != 0
+                 coordinator_flags=[*flags, "--tokens", trust.tokens]) as cluster:
+        job = json.loads(cluster.sluice("submit", "-i", path, "-w", "--json", token=user).stdout)["id"]
+        assert cluster.sluice("list", check=False, token="stranger" * 4).returncode != 0
         refused = cluster.sluice("--log-format", "json", "list", check=False)
         assert json.loads(refused.stderr)["severity"] == "error", refused.stderr
         assert "a token is needed" in json.loads(refused.stderr)["message"], refused.stderr
@@ -199,7 +154,7 @@ def test_what_is_wrong_with_the_flags_is_said(directory):
                                capture_output=True, text=True, timeout=120)
         assert wrong.returncode == 2 and '"xml" is none of text, json' in wrong.stderr, wrong
 
-    authority, machine, other = make_certificates(directory, "machine", "other")
+    trust = Trust(directory, "machine", "other")
     short = os.path.join(directory, "short")
     with open(short, "w") as f:
         f.write("abc\n")
@@ -220,15 +175,37 @@ def test_what_is_wrong_with_the_flags_is_said(directory):
         assert done.returncode == 2, done
         return done.stderr
 
-    assert "not the key" in coordinator("--tls-cert", f"{machine}.pem",
-                                        "--tls-key", f"{other}.key")
-    assert "needs --tls-cert" in coordinator("--tls-ca", f"{authority}.pem")
+    assert "not the key" in coordinator("--tls-cert", trust.path("machine.pem"), "--tls-key", trust.path("other.key"))
+    assert "needs --tls-cert" in coordinator("--tls-ca", trust.path("ca.pem"))
     assert "--cluster-token-file" in coordinator("--tokens", "tokens.json")
     assert "16 characters" in coordinator("--cluster-token-file", short)
-    tls = tls_flags(authority, machine)
+    tls = trust.client_flags()
     assert "in the clear" in worker(*tls, "--link", "tcp")
     assert "--allow-clear-nccl" in worker(*tls, "--link", "nccl")
     assert "/nowhere" in worker("--tls-ca", "/nowhere")
+
+    # What others can reach wants both certificates and tokens, or a word that it does without.
+    server, client = tls[2:], ["--tls-ca", trust.path("ca.pem")]
+    secret, tokens = ["--cluster-token-file", trust.secret], ["--tokens", trust.tokens]
+    trust.make_token("user")
+    for host, flags in (("0.0.0.0", []), ("::", ["--check-config"]), ("[::]", secret), ("10.77.77.77", server)):
+        for program in (coordinator, worker):
+            said = program("--host", host, *flags)
+            assert f"--host {host} would be open to others" in said and "--insecure-listen" in said, said
+    assert "--tls-cert, --tls-key and --tokens" in coordinator("--host", "0.0.0.0", *secret, *tokens)
+    assert "--cluster-token-file" in worker("--host", "0.0.0.0", "--all")
+    for program, more in (("sluice-coordinator", ["--state-dir", os.path.join(directory, "state")]),
+                          ("sluice-worker", ["--no-profile"])):
+        check = lambda *flags: subprocess.run([os.path.join(BIN, program), "--model", MODEL, *more, "--check-config", *flags],
+                                              capture_output=True, text=True, timeout=120)
+        kept_out = tokens if "coordinator" in program else []
+        for flags in ([*server, *secret, *kept_out], [*server, *client]):
+            done = check("--host", "0.0.0.0", *flags)
+            assert done.returncode == 0 and "without" not in done.stderr, done
+        done = check("--host", "localhost")
+        assert done.returncode == 0 and "without" not in done.stderr, done
+        done = check("--host", "0.0.0.0", "--insecure-listen")
+        assert done.returncode == 0 and "listening on 0.0.0.0 without TLS and authentication" in done.stderr, done
 
 
 harness.give_directories(globals())

@@ -62,5 +62,21 @@ TEST(ListenProbeTest, AllAddresses) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST(ListenProbeTest, WhoReachesAListener) {
+  for (const char* host : {"127.0.0.1", "127.9.9.9", "::1", "[::1]",
+                           "localhost", "::ffff:127.0.0.1"}) {
+    EXPECT_TRUE(*IsLoopbackListener(host)) << host;
+  }
+  for (const char* host :
+       {"0.0.0.0", "::", "[::]", "0", "10.1.2.3", "128.0.0.1", "fe80::1",
+        "::ffff:10.0.0.1", "::ffff:0.0.0.0"}) {
+    EXPECT_FALSE(*IsLoopbackListener(host)) << host;
+  }
+  // A name is what its addresses are, whatever it looks like.
+  for (const char* host : {"127.0.0.1.invalid", ""}) {
+    EXPECT_TRUE(absl::IsUnavailable(IsLoopbackListener(host).status())) << host;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
