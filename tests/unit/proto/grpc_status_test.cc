@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "common/retry_delay.h"
+#include "proto/wire_limits.h"
+
 namespace sluice {
 namespace {
 
@@ -32,6 +35,51 @@ TEST(GrpcStatusTest, AWrongPortIsExplained) {
                 .find("what listens there does not know this call"),
             0u);
   EXPECT_EQ(said(grpc::StatusCode::UNIMPLEMENTED, "not here"), "not here");
+}
+
+// What Python's googleapis-common-protos 1.66 makes of
+// google.rpc.Status(code=8, message="full", details=[RetryInfo of 90.5 s]).
+const std::string kRetryDetails =
+    "\x08\x08\x12\x04"
+    "full\x1a"
+    "6\n(type.googleapis.com/google.rpc.RetryInfo\x12\n\n\x08\x08Z\x10"
+    "\x80\xca\xb5\xee\x01";
+
+TEST(GrpcStatusTest, TheTimeToTryAgainGoesAsGooglesRetryInfo) {
+  const absl::Status full = WithRetryDelay(absl::ResourceExhaustedError("full"),
+                                           absl::Milliseconds(90'500));
+  const grpc::Status wire = ToGrpcStatus(full);
+  EXPECT_EQ(wire.error_details(), kRetryDetails);
+  EXPECT_EQ(RetryDelayOf(FromGrpcStatus(wire)), absl::Milliseconds(90'500));
+  EXPECT_EQ(ToGrpcStatus(absl::ResourceExhaustedError("x")).error_details(),
+            "");
+}
+
+TEST(GrpcStatusTest, DetailsOfOthersAreTakenWithCare) {
+  const auto delay = [](const std::string& details) {
+    return RetryDelayOf(FromGrpcStatus(
+        grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", details)));
+  };
+  EXPECT_EQ(delay("no message"), std::nullopt);
+  EXPECT_EQ(delay(kRetryDetails.substr(0, 20)), std::nullopt);
+  std::string other = kRetryDetails;
+  other.replace(other.find("RetryInfo"), 9, "ErrorInfo");
+  EXPECT_EQ(delay(other), std::nullopt);
+  // More than a day is a day.
+  EXPECT_EQ(RetryDelayOf(WithRetryDelay(absl::UnavailableError("x"),
+                                        absl::InfiniteDuration())),
+            absl::Hours(24));
+  EXPECT_EQ(RetryDelayOf(
+                WithRetryDelay(absl::UnavailableError("x"), -absl::Seconds(1))),
+            absl::ZeroDuration());
+}
+
+TEST(GrpcStatusTest, AMessageThatTravelsTwiceIsShort) {
+  const grpc::Status wire = ToGrpcStatus(
+      WithRetryDelay(absl::ResourceExhaustedError(std::string(100'000, 'x')),
+                     absl::Seconds(1)));
+  EXPECT_LE(3 * wire.error_message().size() + wire.error_details().size() * 2,
+            static_cast<size_t>(kMaxMetadataBytes));
 }
 
 TEST(GrpcStatusTest, MessagesAreUtf8) {
