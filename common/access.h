@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sluice {
@@ -43,6 +45,13 @@ struct Caller {
     }
     return false;
   }
+};
+
+// What a tenant may have queued at a time; nothing: as much as it likes.
+struct TenantQuota {
+  std::optional<int64_t> requests;  // that have no result yet
+  std::optional<int64_t> tokens;    // of their prompts, and max_tokens
+  std::optional<int64_t> bytes;     // of the input of jobs that have not ended
 };
 
 }  // namespace sluice

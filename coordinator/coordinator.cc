@@ -486,6 +486,7 @@ absl::Status Coordinator::OpenJobs() {
                    .chat_template = chat_template_.get(),
                    .no_chat_template = no_chat_template_,
                    .score_tokens = score_tokens_};
+  jobs.quota_of = options_.quota_of;
   jobs.clock = Clock::Real();
   jobs.metrics = options_.metrics;
   jobs.prompt_details = options_.prompt_details;

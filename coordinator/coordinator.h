@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/access.h"
 #include "common/host/logging.h"
 #include "common/metrics/metrics.h"
 #include "common/types.h"
@@ -49,6 +51,8 @@ class Coordinator {
     // Asked about calls of workers; must outlive the coordinator. Null: all may
     // join and read weights.
     CallGuard* guard = nullptr;
+    // The quota of a tenant as it is now; null: nobody has one.
+    std::function<TenantQuota(const std::string& tenant)> quota_of;
     DTypeChoice dtype = DTypeChoice::kAuto;
     // Whether all workers compute in float16 too, as GPUs do: kAuto then keeps
     // float16 models in float16.

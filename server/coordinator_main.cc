@@ -241,6 +241,9 @@ absl::Status Serve(const Flags& f, const StopSignals& signals) {
   SetBuildInfo(metrics->registry(), "none");
   SLUICE_ASSIGN_OR_RETURN(Coordinator::Options options, ReadOptions(f));
   options.guard = access.guard.get();
+  options.quota_of = [guard = access.guard.get()](const std::string& tenant) {
+    return guard->QuotaOf(tenant);
+  };
   options.metrics = metrics->registry();
   SLUICE_RETURN_IF_ERROR(signals.Check());
   SLUICE_ASSIGN_OR_RETURN(auto coordinator, Coordinator::Create(options));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/retry_delay.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
 #include "proto/grpc_status.h"
@@ -19,6 +20,8 @@ namespace {
 
 constexpr int kUploadThreads = 4;
 constexpr int kFileThreads = 2;
+// When an upload that finds no place is to come again.
+constexpr absl::Duration kFullDelay = absl::Seconds(10);
 
 // Bytes of the longest line that `data` leaves unfinished or goes on with, if
 // `begun` bytes of the first are there.
@@ -319,9 +322,11 @@ grpc::ServerReadReactor<v1::CreateJobRequest>* UploadService::Create(
     if (!full) streams_.insert(stream);
   }
   if (full) {
-    stream->Refuse(ResourceExhausted(
-        options_.max_uploads,
-        " uploads are open, as many as may be; try again later"));
+    stream->Refuse(WithRetryDelay(
+        ResourceExhausted(options_.max_uploads,
+                          " uploads are open, as many as may be; try again in ",
+                          absl::FormatDuration(kFullDelay)),
+        kFullDelay));
   } else if (stopping_.load()) {
     stream->Refuse(ShuttingDown());
   } else {

@@ -100,7 +100,10 @@ JobManager::JobManager(Options options, std::unique_ptr<StateLock> lock)
       metrics_(options_.metrics),
       token_texts_(options_.requests.tokenizer),
       live_(options_.requests.served_model, DefaultMaxTokens(options_.requests),
-            options_.clock, &metrics_) {}
+            options_.clock, &metrics_),
+      quotas_({options_.quota_of,
+               [this](const std::string& tenant) { return RetryDelay(tenant); },
+               &metrics_}) {}
 
 JobManager::~JobManager() {
   if (!writer_) return;
@@ -129,6 +132,7 @@ absl::Status JobManager::Open() {
                           store_->UnfinishedJobs());
   for (const JobRecord& job : unfinished) {
     live_.Add(job);
+    quotas_.Update(job);
     if (job.state == v1::JOB_STATE_CANCELLING) {
       MutexLock lock(&mu_);
       cancelling_.insert(job.id);
@@ -215,6 +219,7 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
   if (found.ok()) return Repeat(*std::move(found));
   if (!absl::IsNotFound(found.status())) return found.status();
 
+  SLUICE_RETURN_IF_ERROR(quotas_.CheckRoom(tenant));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<CustomIdSet> custom_ids,
                           CustomIdSet::Create(options_.state_dir));
   JobRecord job;
@@ -242,6 +247,8 @@ absl::StatusOr<std::unique_ptr<JobManager::Upload>> JobManager::BeginUpload(
   upload.max_requests = options_.max_requests_per_job;
   upload.store = store_.get();
   upload.long_line = &long_line_mu_;
+  upload.tenant = tenant;
+  upload.quotas = &quotas_;
   upload.publish = [this](JobId id, const JobTotals& totals) {
     return Publish(id, totals);
   };
@@ -285,6 +292,7 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
     MutexLock lock(&commit_mu_);
     SLUICE_ASSIGN_OR_RETURN(job, store_->PublishJob(id, totals, NowMicros()));
     live_.CountUpload(-1);
+    quotas_.Update(job);
     live_.Add(job);
   }
   for (const auto& [code, count] : totals.errors) {
@@ -299,6 +307,7 @@ absl::StatusOr<v1::Job> JobManager::Publish(JobId id, const JobTotals& totals) {
 
 void JobManager::Abandon(JobId job) {
   live_.CountUpload(-1);
+  quotas_.Forget(job);
   const absl::Status status = store_->MarkDeleted(job);
   if (!status.ok()) {
     MutexLock lock(&mu_);
@@ -582,7 +591,10 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
     for (size_t i = 0; i < results.size(); ++i) {
       if (commit.recorded[i]) metrics_.CountResult(results[i]);
     }
-    for (const JobRecord& job : commit.jobs) live_.Update(job);
+    for (const JobRecord& job : commit.jobs) {
+      quotas_.Update(job);  // its room is free when the job is seen to end
+      live_.Update(job);
+    }
   }
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;

@@ -28,6 +28,7 @@
 #include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/jobs/results/result_writer.h"
 #include "coordinator/jobs/results/token_texts.h"
+#include "coordinator/jobs/tenant_quotas.h"
 #include "coordinator/request_queue.h"
 #include "coordinator/store/job_store.h"
 #include "coordinator/store/state_lock.h"
@@ -58,6 +59,8 @@ class JobManager : public RequestQueue, private ResultSink {
     bool prompt_details = false;
     // Whether requests share what they begin with: then PendingLengths has it.
     bool share_prefixes = false;
+    // The quota of a tenant as it is now; null: nobody has one.
+    std::function<TenantQuota(const std::string& tenant)> quota_of;
     const Clock* clock = nullptr;  // both must outlive the manager
     MetricsRegistry* metrics = nullptr;
     absl::Status Validate() const;
@@ -96,6 +99,8 @@ class JobManager : public RequestQueue, private ResultSink {
   // an existing job it creates none, and Commit returns that job if its input
   // was the same: kAlreadyExists if not, or if the spec is not the same.
   // kUnavailable while another upload with the request_id is under way.
+  // kResourceExhausted, here and from Append and Commit, if the tenant's quota
+  // is used up: see TenantQuotas.
   // `stopped`, if not null, is asked before every line: once it says so, Append
   // fails with kCancelled.
   absl::StatusOr<std::unique_ptr<Upload>> BeginUpload(
@@ -196,6 +201,8 @@ class JobManager : public RequestQueue, private ResultSink {
   absl::StatusOr<std::vector<Request>> ResumedLine(
       const JobRecord& job, absl::Span<StoredProgress> known);
   int64_t NowMicros() const;
+  // The time after which a tenant may have room in its queue.
+  absl::Duration RetryDelay(const std::string& tenant) const;
   Listener listener() const;
   // The job that has the spec's request_id; kNotFound if none has,
   // kAlreadyExists if its spec is another.
@@ -242,6 +249,7 @@ class JobManager : public RequestQueue, private ResultSink {
   JobMetrics metrics_;
   TokenTexts token_texts_;  // writer's thread only
   LiveJobs live_;
+  TenantQuotas quotas_;
   LineJoiner joiner_;
   std::atomic<bool> held_back_ = false;  // see HoldsBack
   std::unique_ptr<JobStore> store_;

@@ -103,6 +103,31 @@ void JobMetrics::SetJobs(v1::JobState state, int64_t jobs) {
       ->Set(static_cast<double>(jobs));
 }
 
+void JobMetrics::SetQueued(const std::string& tenant, int64_t requests,
+                           int64_t tokens, int64_t bytes) {
+  const auto set = [&](const char* name, const char* help, int64_t value) {
+    registry_->GetGauge(name, help, {{"tenant", tenant}})
+        ->Set(static_cast<double>(value));
+  };
+  set("sluice_tenant_queued_requests",
+      "A tenant's requests without a result, uploads under way included.",
+      requests);
+  set("sluice_tenant_queued_tokens",
+      "Tokens of the prompts of these requests, and the most that they may "
+      "generate.",
+      tokens);
+  set("sluice_tenant_queued_bytes",
+      "Input of a tenant's jobs that have not ended.", bytes);
+}
+
+void JobMetrics::CountRefused(const std::string& tenant) {
+  registry_
+      ->GetCounter("sluice_tenant_refused_jobs_total",
+                   "Uploads that a tenant's quota refused.",
+                   {{"tenant", tenant}})
+      ->Increment();
+}
+
 void JobMetrics::SetProgress(const std::map<JobId, Progress>& jobs) {
   MutexLock lock(&mu_);
   for (const JobId job : in_progress_) {

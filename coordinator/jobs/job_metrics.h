@@ -29,6 +29,12 @@ class JobMetrics {
   void SetState(const std::filesystem::path& state_dir);
   void SetJobs(v1::JobState state, int64_t jobs);
 
+  // Sets what a tenant has queued.
+  void SetQueued(const std::string& tenant, int64_t requests, int64_t tokens,
+                 int64_t bytes);
+  // Counts a job of a tenant that its quota refused.
+  void CountRefused(const std::string& tenant);
+
   // How far a job is; nothing for what is not known.
   struct Progress {
     int64_t processed_tokens = 0;

@@ -37,7 +37,18 @@ std::string ShownText(const nlohmann::json& line, const char* pointer) {
   return absl::StrCat(shown, shown.size() < text.size() ? " ..." : "");
 }
 
+// When a tenant without room is to try again, if nothing tells when a job ends.
+constexpr absl::Duration kRetryDelay = absl::Seconds(5);
+constexpr absl::Duration kMaxRetryDelay = absl::Minutes(5);
+
 }  // namespace
+
+absl::Duration JobManager::RetryDelay(const std::string& tenant) const {
+  const std::optional<double> left = live_.SecondsToFirstEnd(tenant);
+  return absl::Ceil(std::clamp(left ? absl::Seconds(*left) : kRetryDelay,
+                               absl::Seconds(1), kMaxRetryDelay),
+                    absl::Seconds(1));
+}
 
 absl::StatusOr<v1::Job> JobManager::GetJob(const std::string& id) {
   SLUICE_ASSIGN_OR_RETURN(const JobId job, ParseJobId(id));

@@ -41,6 +41,7 @@ absl::Status JobUpload::Append(absl::string_view data) {
     return absl::FailedPreconditionError("the upload was committed");
   }
   hash_.Add(data);
+  totals_.bytes += static_cast<int64_t>(data.size());
   if (!status_.ok()) return status_;
   status_ = is_table() ? rows_.Append(data) : lines_.Append(data);
   return status_;
@@ -213,6 +214,11 @@ absl::Status JobUpload::CheckCustomId(RequestParser::Line* line) {
 }
 
 absl::Status JobUpload::Store() {
+  SLUICE_RETURN_IF_ERROR(options_.quotas->Reserve(
+      options_.job, options_.tenant,
+      {.requests = totals_.lines - totals_.failed,
+       .tokens = totals_.prompt_tokens + totals_.max_tokens,
+       .bytes = totals_.bytes}));
   SLUICE_RETURN_IF_ERROR(
       options_.store->AddRows(options_.job, requests_, bad_lines_));
   requests_.clear();

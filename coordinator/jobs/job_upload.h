@@ -14,6 +14,7 @@
 #include "coordinator/jobs/requests/line_splitter.h"
 #include "coordinator/jobs/requests/request_parser.h"
 #include "coordinator/jobs/requests/table_rows.h"
+#include "coordinator/jobs/tenant_quotas.h"
 #include "coordinator/store/custom_id_set.h"
 #include "coordinator/store/job_store.h"
 
@@ -53,7 +54,10 @@ class JobUpload : public JobManager::Upload {
     v1::TableInput table;  // of CSV
     int64_t max_line_bytes = 0;
     int64_t max_requests = 0;
-    JobStore* store = nullptr;  // must outlive the upload
+    std::string tenant;
+    // Rows are stored only if they fit its quota. Both must outlive the upload.
+    TenantQuotas* quotas = nullptr;
+    JobStore* store = nullptr;
     // Held while a long line is parsed, which takes several times its size.
     // Shared by all uploads; must outlive them.
     Mutex* long_line = nullptr;

@@ -545,6 +545,18 @@ LiveJobs::Pace LiveJobs::PaceLocked(const Live& live) const {
   return found;
 }
 
+std::optional<double> LiveJobs::SecondsToFirstEnd(
+    const std::string& tenant) const {
+  MutexLock lock(&mu_);
+  std::optional<double> least;
+  for (const auto& [id, live] : live_) {
+    if (live.record.tenant != tenant) continue;
+    const std::optional<double> left = PaceLocked(live).seconds_left;
+    if (left && (!least || *left < *least)) least = left;
+  }
+  return least;
+}
+
 QueueHistory LiveJobs::queue_history() const {
   MutexLock lock(&mu_);
   return queue_;

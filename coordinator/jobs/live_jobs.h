@@ -109,6 +109,8 @@ class LiveJobs {
     std::optional<double> seconds_left;
   };
   Pace PaceOf(JobId job) const;
+  // The time until the first of a tenant's jobs ends; nothing if none is known.
+  std::optional<double> SecondsToFirstEnd(const std::string& tenant) const;
   QueueHistory queue_history() const;
   // Metrics tell the progress of at most so many jobs, those that go first.
   static constexpr size_t kMaxJobsInMetrics = 100;

@@ -46,6 +46,8 @@ struct JobRecord {
   std::string
       content;  // a hash of its input; "": the job is of an early version
 
+  int64_t input_bytes = 0;  // 0: the job is of an early version
+
   std::string tenant;    // whose it is; "": of those without a token
   bool paused = false;   // no request of it is begun
   int64_t priority = 0;  // higher first; the spec's at first
@@ -117,6 +119,7 @@ struct JobTotals {
   int64_t max_tokens = 0;
   int64_t by_default = 0;  // requests with the default of max_tokens
   std::string content;     // a hash of the input
+  int64_t bytes = 0;       // of the input
   std::map<std::string, int64_t> errors;  // of lines, by code; not stored
 };
 

@@ -49,7 +49,7 @@ constexpr int64_t kFewRows = 64;
   "completed, failed, cancelled, prompt_tokens, generation_tokens, "     \
   "replays, plan, wanted_prompt_tokens, wanted_max_tokens, "             \
   "answered_max_tokens, by_default, cut_by_default, content, tenant, "   \
-  "paused, priority, cached_tokens"
+  "paused, priority, cached_tokens, input_bytes"
 
 // The condition for jobs that are published and not deleted.
 #define SLUICE_VISIBLE "state BETWEEN 2 AND 99"
@@ -98,6 +98,7 @@ absl::StatusOr<JobRecord> ReadJob(const SqliteStatement& row) {
   job.paused = row.Int(22) != 0;
   job.priority = row.Int(23);
   job.cached_tokens = row.Int(24);
+  job.input_bytes = row.Int(25);
   return job;
 }
 
@@ -220,7 +221,7 @@ absl::Status JobStore::PrepareWriter() {
        " wanted_prompt_tokens = ?5, wanted_max_tokens = ?6, by_default = ?7,"
        " state = CASE WHEN ?2 = ?3 THEN 4 ELSE 2 END,"
        " finished_us = CASE WHEN ?2 = ?3 THEN ?4 ELSE 0 END,"
-       " content = ?8 "
+       " content = ?8, input_bytes = ?9 "
        "WHERE id = ?1 AND state = 1"},
       {&write_.count_accepted, "UPDATE accepted SET jobs = jobs + 1"},
       {&write_.job, "SELECT " SLUICE_JOB_COLUMNS
@@ -396,6 +397,7 @@ absl::StatusOr<JobRecord> JobStore::PublishJob(JobId job,
                              .Bind(6, totals.max_tokens)
                              .Bind(7, totals.by_default)
                              .BindBlob(8, totals.content)
+                             .Bind(9, totals.bytes)
                              .Run());
   if (writer_->changes() != 1) return NoJob(job);
   SLUICE_RETURN_IF_ERROR(write_.count_accepted.Run());

@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 constexpr int64_t kApplicationId = 0x534c5543;  // "SLUC"
-constexpr int64_t kSchemaVersion = 8;
+constexpr int64_t kSchemaVersion = 9;
 
 constexpr char kSchema[] = R"(
 CREATE TABLE jobs(
@@ -40,7 +40,8 @@ CREATE TABLE jobs(
   tenant TEXT NOT NULL DEFAULT '',
   paused INTEGER NOT NULL DEFAULT 0,
   priority INTEGER NOT NULL DEFAULT 0,
-  cached_tokens INTEGER NOT NULL DEFAULT 0);
+  cached_tokens INTEGER NOT NULL DEFAULT 0,
+  input_bytes INTEGER NOT NULL DEFAULT 0);
 CREATE INDEX jobs_by_state ON jobs(state);
 CREATE TABLE requests(
   job INTEGER NOT NULL,
@@ -128,6 +129,7 @@ CREATE TABLE IF NOT EXISTS progress(
   sum INTEGER NOT NULL,
   PRIMARY KEY(job, part)) WITHOUT ROWID)"},
     {8, "ALTER TABLE jobs ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0"},
+    {9, "ALTER TABLE jobs ADD COLUMN input_bytes INTEGER NOT NULL DEFAULT 0"},
 };
 static_assert(kMigrations[std::size(kMigrations) - 1].version ==
               kSchemaVersion);

@@ -4,8 +4,11 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -44,17 +47,46 @@ absl::StatusOr<int64_t> Time(const json& entry, const char* field) {
   return absl::ToUnixSeconds(time);
 }
 
-absl::StatusOr<TokenRecord> ParseToken(const json& entry) {
+// A limit of a quota; nothing if it has none.
+absl::StatusOr<std::optional<int64_t>> Limit(const json& entry,
+                                             const char* field) {
+  const auto it = entry.find(field);
+  if (it == entry.end()) return std::nullopt;
+  if (!it->is_number_integer() || *it < 1 || *it > INT64_MAX) {
+    return InvalidArgument(field, " is no whole number from 1 on");
+  }
+  return it->get<int64_t>();
+}
+
+absl::Status CheckFields(const json& entry,
+                         std::initializer_list<absl::string_view> fields) {
   if (!entry.is_object()) return InvalidArgument("is no object");
-  static constexpr const char* kFields[] = {
-      "name", "tenant", "scopes", "sha256", "created", "expires", "revoked"};
   for (const auto& item : entry.items()) {
-    if (std::find(std::begin(kFields), std::end(kFields), item.key()) ==
-        std::end(kFields)) {
+    if (std::find(fields.begin(), fields.end(), item.key()) == fields.end()) {
       return InvalidArgument("has an unknown field ",
                              QuoteForMessage(item.key()));
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::pair<const std::string, TenantQuota>> ParseQuota(
+    const json& entry) {
+  SLUICE_RETURN_IF_ERROR(
+      CheckFields(entry, {"tenant", "requests", "tokens", "bytes"}));
+  SLUICE_ASSIGN_OR_RETURN(const std::string tenant, Text(entry, "tenant"));
+  SLUICE_RETURN_IF_ERROR(CheckQuotaTenant("tenant", tenant));
+  TenantQuota quota;
+  SLUICE_ASSIGN_OR_RETURN(quota.requests, Limit(entry, "requests"));
+  SLUICE_ASSIGN_OR_RETURN(quota.tokens, Limit(entry, "tokens"));
+  SLUICE_ASSIGN_OR_RETURN(quota.bytes, Limit(entry, "bytes"));
+  return std::pair<const std::string, TenantQuota>(tenant, quota);
+}
+
+absl::StatusOr<TokenRecord> ParseToken(const json& entry) {
+  SLUICE_RETURN_IF_ERROR(CheckFields(
+      entry,
+      {"name", "tenant", "scopes", "sha256", "created", "expires", "revoked"}));
   TokenRecord token;
   SLUICE_ASSIGN_OR_RETURN(token.name, Text(entry, "name"));
   SLUICE_RETURN_IF_ERROR(CheckName("name", token.name));
@@ -89,35 +121,55 @@ std::string FormatTime(int64_t seconds) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<TokenRecord>> ParseTokens(absl::string_view text) {
+absl::StatusOr<TokenFile> ParseTokens(absl::string_view text) {
   const json file = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!file.is_object() || file.size() != 1 || !file.contains("tokens") ||
-      !file["tokens"].is_array()) {
-    return InvalidArgument("it is not {\"tokens\": [...]}");
+  const bool has_quotas = file.is_object() && file.contains("quotas");
+  if (!file.is_object() || file.size() != (has_quotas ? 2 : 1) ||
+      !file.contains("tokens") || !file["tokens"].is_array() ||
+      (has_quotas && !file["quotas"].is_array())) {
+    return InvalidArgument(
+        "it is neither {\"tokens\": [...]} nor {\"tokens\": [...], "
+        "\"quotas\": [...]}");
   }
-  std::vector<TokenRecord> tokens;
+  TokenFile parsed;
   std::set<std::string> names;
   for (const json& entry : file["tokens"]) {
     auto token = ParseToken(entry);
-    const std::string which = absl::StrCat("token ", tokens.size() + 1);
+    const std::string which = absl::StrCat("token ", parsed.tokens.size() + 1);
     if (!token.ok()) return Annotate(token.status(), which);
     if (!names.insert(token->name).second) {
       return InvalidArgument(which, ": the name ", token->name, " comes twice");
     }
-    tokens.push_back(*std::move(token));
+    parsed.tokens.push_back(*std::move(token));
   }
-  return tokens;
+  if (!has_quotas) return parsed;
+  for (const json& entry : file["quotas"]) {
+    auto quota = ParseQuota(entry);
+    const std::string which = absl::StrCat("quota ", parsed.quotas.size() + 1);
+    if (!quota.ok()) return Annotate(quota.status(), which);
+    if (!parsed.quotas.insert(*quota).second) {
+      return InvalidArgument(which, ": the tenant ",
+                             QuoteForMessage(quota->first), " comes twice");
+    }
+  }
+  return parsed;
 }
 
-absl::StatusOr<std::vector<TokenRecord>> ReadTokens(const std::string& path) {
+TenantQuota TokenFile::QuotaOf(const std::string& tenant) const {
+  auto found = quotas.find(tenant);
+  if (found == quotas.end()) found = quotas.find(kOtherTenants);
+  return found == quotas.end() ? TenantQuota() : found->second;
+}
+
+absl::StatusOr<TokenFile> ReadTokens(const std::string& path) {
   SLUICE_ASSIGN_OR_RETURN(const std::string text,
                           ReadSmallFile(path, kMaxFileBytes));
   return Annotate(ParseTokens(text), path);
 }
 
-std::string FormatTokens(const std::vector<TokenRecord>& tokens) {
+std::string FormatTokens(const TokenFile& file) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const TokenRecord& token : tokens) {
+  for (const TokenRecord& token : file.tokens) {
     nlohmann::ordered_json entry = {{"name", token.name}};
     if (!token.tenant.empty()) entry["tenant"] = token.tenant;
     entry["scopes"] = FormatScopes(token);
@@ -127,12 +179,20 @@ std::string FormatTokens(const std::vector<TokenRecord>& tokens) {
     if (token.revoked) entry["revoked"] = true;
     list.push_back(std::move(entry));
   }
-  return nlohmann::ordered_json{{"tokens", list}}.dump(2) + "\n";
+  nlohmann::ordered_json text = {{"tokens", list}};
+  for (const auto& [tenant, quota] : file.quotas) {
+    nlohmann::ordered_json entry = nlohmann::ordered_json::object();
+    if (!tenant.empty()) entry["tenant"] = tenant;
+    if (quota.requests) entry["requests"] = *quota.requests;
+    if (quota.tokens) entry["tokens"] = *quota.tokens;
+    if (quota.bytes) entry["bytes"] = *quota.bytes;
+    text["quotas"].push_back(std::move(entry));
+  }
+  return text.dump(2) + "\n";
 }
 
-absl::Status WriteTokens(const std::string& path,
-                         const std::vector<TokenRecord>& tokens) {
-  return ReplaceFile(path, FormatTokens(tokens));
+absl::Status WriteTokens(const std::string& path, const TokenFile& file) {
+  return ReplaceFile(path, FormatTokens(file));
 }
 
 std::string MakeToken() {
@@ -165,6 +225,12 @@ absl::Status CheckName(absl::string_view what, absl::string_view name) {
                            " letters, digits, dots, dashes and underscores");
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckQuotaTenant(absl::string_view what,
+                              absl::string_view tenant) {
+  if (tenant.empty() || tenant == kOtherTenants) return absl::OkStatus();
+  return CheckName(what, tenant);
 }
 
 absl::Status ParseScopes(absl::string_view text, TokenRecord* token) {

@@ -1,7 +1,6 @@
 #include "server/access/token_guard.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
@@ -33,16 +32,13 @@ absl::StatusOr<std::unique_ptr<TokenGuard>> TokenGuard::Create(
 
 absl::Status TokenGuard::Reload() {
   std::string stamp = StampOf(options_.tokens_file);
-  absl::StatusOr<std::vector<TokenRecord>> read =
-      ReadTokens(options_.tokens_file);
+  absl::StatusOr<TokenFile> read = ReadTokens(options_.tokens_file);
   MutexLock lock(&mu_);
   stamp_ = std::move(stamp);
   if (!read.ok()) return Annotate(read.status(), "--tokens");
+  file_ = *std::move(read);
   tokens_.clear();
-  for (TokenRecord& token : *read) {
-    std::string hash = token.sha256;
-    tokens_[std::move(hash)] = std::move(token);
-  }
+  for (const TokenRecord& token : file_.tokens) tokens_[token.sha256] = &token;
   return absl::OkStatus();
 }
 
@@ -56,6 +52,13 @@ void TokenGuard::ReloadIfChanged() {
   } else {
     LogError(read.message(), "; the tokens from before stay in force");
   }
+}
+
+TenantQuota TokenGuard::QuotaOf(const std::string& tenant) {
+  if (!has_tokens()) return {};
+  ReloadIfChanged();
+  MutexLock lock(&mu_);
+  return file_.QuotaOf(tenant);
 }
 
 absl::StatusOr<Caller> TokenGuard::Find(absl::string_view credential,
@@ -84,7 +87,7 @@ absl::StatusOr<Caller> TokenGuard::Find(absl::string_view credential,
   if (it == tokens_.end()) {
     return absl::UnauthenticatedError("this token is not known");
   }
-  const TokenRecord& token = it->second;
+  const TokenRecord& token = *it->second;
   if (token.revoked) {
     return absl::UnauthenticatedError(
         absl::StrCat("the token ", token.name, " was revoked"));

@@ -34,6 +34,9 @@ class TokenGuard : public CallGuard {
                                absl::string_view peer,
                                absl::string_view what) override;
 
+  // Returns a tenant's quota, as the file has it now.
+  TenantQuota QuotaOf(const std::string& tenant);
+
   // Whether users need tokens.
   bool has_tokens() const { return !options_.tokens_file.empty(); }
   // Reads the file now. If it is not right, what was read before stays, and
@@ -49,7 +52,9 @@ class TokenGuard : public CallGuard {
   const Options options_;
   Mutex mu_;
   std::string stamp_ ABSL_GUARDED_BY(mu_);  // of the file that was read last
-  std::map<std::string, TokenRecord> tokens_ ABSL_GUARDED_BY(mu_);  // by hash
+  TokenFile file_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, const TokenRecord*> tokens_
+      ABSL_GUARDED_BY(mu_);  // of file_, by hash
 };
 
 }  // namespace sluice

@@ -208,6 +208,49 @@ def test_what_is_wrong_with_the_flags_is_said(directory):
         assert done.returncode == 0 and "listening on 0.0.0.0 without TLS and authentication" in done.stderr, done
 
 
+def test_a_tenants_quota_is_kept_told_and_waited_for(directory):
+    trust = Trust(directory)
+    user = trust.make_token("user", "--tenant", "lab")
+    other = trust.make_token("other", "--tenant", "shop")
+    quota = lambda *flags: sluice("token", "quota", "--file", trust.tokens, "--tenant", "lab", *flags)
+    quota("--queued-requests", "20")
+    listed = sluice("token", "list", "--file", trust.tokens).stdout
+    assert [line.split() for line in listed.splitlines()[-2:]] == [
+        ["QUOTA", "OF", "TENANT", "REQUESTS", "TOKENS", "BYTES"], ["lab", "20", "-", "-"]], listed
+    first, second, huge = (os.path.join(directory, name) for name in ("first.txt", "second.txt", "huge.txt"))
+    # No worker is there yet, so that nothing ends.
+    write_lines(first, ["In the beginning"] * 15)
+    write_lines(second, ["And the earth"] * 10)
+    write_lines(huge, ["And the evening"] * 21)
+    submit = lambda path, *flags, **more: cluster.sluice("submit", "-i", path, "--max-tokens", "2", "-q",
+                                                         "--json", *flags, **{"token": user, **more})
+    flags = ["--cluster-token-file", trust.secret]
+    with Cluster(MODEL, workers=0, coordinator_flags=[*flags, "--tokens", trust.tokens], worker_flags=flags) as cluster:
+        submit(first)
+        full = submit(second, check=False)
+        assert full.returncode == 1 and "is 20 requests queued, and 15 are" in full.stderr, full
+        assert "no job was made of it; try again in 5s" in full.stderr, full
+        alone = submit(huge, check=False)
+        assert alone.returncode == 1 and "this job alone has more" in alone.stderr and "again" not in alone.stderr, alone
+        submit(second, token=other)
+        assert len(cluster.sluice("list", "--json", token=user).stdout.splitlines()) == 1
+        metrics = get(cluster.metrics_url)
+        for line in ('sluice_tenant_queued_requests{tenant="lab"} 15', 'sluice_tenant_queued_requests{tenant="shop"} 10',
+                     'sluice_tenant_refused_jobs_total{tenant="lab"} 2'):
+            assert line in metrics, (line, metrics)
+        # With --wait it comes in once there is room, here since the quota grows under a running coordinator.
+        waiting = subprocess.Popen(
+            [os.path.join(BIN, "sluice"), "--coordinator", f"127.0.0.1:{cluster.port}", "submit", "-i", second,
+             "--max-tokens", "2", "-q", "--json", "--wait"], env={**os.environ, "SLUICE_TOKEN": user},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert "waiting, as --wait says" in waiting.stderr.readline()
+        cluster.start_worker("worker-0")
+        out, error = waiting.communicate(timeout=120 * harness.SLOW)
+        assert waiting.returncode == 0 and json.loads(out)["request_counts"]["completed"] == 10, (out, error)
+        quota()
+        submit(huge)
+
+
 harness.give_directories(globals())
 
 if __name__ == "__main__":

@@ -2,17 +2,23 @@
 // kind of credential.
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/dynamic_message.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <memory>
+#include <set>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/threads/clock.h"
 #include "coordinator/coordinator.h"
 #include "coordinator/jobs/job_manager.h"
@@ -21,6 +27,7 @@
 #include "server/access/token_guard.h"
 #include "server/coordinator_server.h"
 #include "server/job_client.h"
+#include "sluice/v1/weights.pb.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_paths.h"
 #include "worker/link/link_server.h"
@@ -52,11 +59,12 @@ class AccessTest : public testing::Test {
     revoked.revoked = true;
     ASSERT_TRUE(
         WriteTokens(tokens,
-                    {record("reader", "a", true, false, false),
-                     record("submitter", "a", false, true, false),
-                     record("a", "a", true, true, false),
-                     record("b", "b", true, true, false),
-                     record("admin", "", true, true, true), expired, revoked})
+                    {.tokens = {record("reader", "a", true, false, false),
+                                record("submitter", "a", false, true, false),
+                                record("a", "a", true, true, false),
+                                record("b", "b", true, true, false),
+                                record("admin", "", true, true, true), expired,
+                                revoked}})
             .ok());
     guard_ = *TokenGuard::Create({.tokens_file = tokens,
                                   .cluster_token = kCluster,
@@ -85,8 +93,9 @@ class AccessTest : public testing::Test {
     server_.reset();
   }
 
-  // Calls a method with an empty message, and returns how it ended.
-  grpc::StatusCode Call(absl::string_view method, const std::string& token) {
+  // Calls a method with an encoded message, and returns how it ended.
+  grpc::StatusCode Call(absl::string_view method, const std::string& token,
+                        const std::string& request = "") {
     const bool of_worker = absl::StrContains(method, "LinkService");
     const auto channel =
         OpenChannel(ChannelKind::kWorker,
@@ -107,7 +116,7 @@ class AccessTest : public testing::Test {
     auto call = stub.PrepareCall(&context, absl::StrCat("/", method), &queue);
     call->StartCall(nullptr);
     wait();
-    const grpc::Slice slice;
+    const grpc::Slice slice(request);
     grpc::ByteBuffer message(&slice, 1), answer;
     call->Write(message, nullptr);
     if (wait()) {
@@ -176,6 +185,67 @@ TEST_F(AccessTest, EveryMethodAsksForWhatItsRuleSays) {
         EXPECT_EQ(code, grpc::StatusCode::UNAUTHENTICATED) << rule.method;
       }
     }
+  }
+}
+
+TEST_F(AccessTest, EveryMethodAboutAJobHidesThoseOfOtherTenants) {
+  const std::set<absl::string_view> about_no_job = {
+      "sluice.v1.JobService/CreateJob", "sluice.v1.JobService/ListJobs",
+      "sluice.v1.ClusterService/GetClusterState"};
+  const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
+  google::protobuf::DynamicMessageFactory factory;
+  int methods = 0;
+  for (const AccessRule& rule : AccessRules()) {
+    if (rule.scope != Scope::kRead && rule.scope != Scope::kSubmit) continue;
+    if (about_no_job.contains(rule.method)) continue;
+    const auto* const method =
+        pool->FindMethodByName(absl::StrReplaceAll(rule.method, {{"/", "."}}));
+    ASSERT_NE(method, nullptr) << rule.method;
+    const auto* const id = method->input_type()->FindFieldByName("id");
+    ASSERT_NE(id, nullptr) << rule.method << " names no job: does it show any?";
+    const std::unique_ptr<google::protobuf::Message> request(
+        factory.GetPrototype(method->input_type())->New());
+    // A job that has ended may be deleted, too.
+    const std::string job = Submit("a")->id();
+    ASSERT_TRUE(Client("a")->CancelJob(job).ok());
+    request->GetReflection()->SetString(request.get(), id, job);
+    const auto code = [&](const char* token) {
+      return Call(rule.method, token, request->SerializeAsString());
+    };
+    EXPECT_EQ(code("b"), grpc::StatusCode::NOT_FOUND) << rule.method;
+    for (const char* token : {"expired", "revoked", "wrong", ""}) {
+      EXPECT_EQ(code(token), grpc::StatusCode::UNAUTHENTICATED) << rule.method;
+    }
+    EXPECT_NE(code("a"), grpc::StatusCode::NOT_FOUND) << rule.method;
+    ++methods;
+  }
+  EXPECT_GE(methods, 9);
+}
+
+TEST_F(AccessTest, NoFileOutsideTheModelIsServed) {
+  for (const char* name :
+       {"/etc/passwd", "../../../../../../../../etc/passwd", "..", "",
+        "model.safetensors/../../../CMakeLists.txt", "config.json\0x"}) {
+    v1::PieceRange range;
+    range.mutable_file()->set_name(name);
+    range.mutable_file()->set_bytes(1);
+    range.mutable_file()->set_hash("p0123456789abcdef0123456789abcdef");
+    range.set_count(1);
+    for (const auto& [method, request] :
+         {std::pair("ListPieces", range.file().SerializeAsString()),
+          std::pair("ReadPieces", range.SerializeAsString())}) {
+      const grpc::StatusCode code = Call(
+          absl::StrCat("sluice.v1.WeightsService/", method), kCluster, request);
+      EXPECT_TRUE(code == grpc::StatusCode::NOT_FOUND ||
+                  code == grpc::StatusCode::INVALID_ARGUMENT)
+          << name << ": " << code;
+    }
+  }
+  for (const char* model : {"../llama-kjv", "/etc", "llama-kjv/../llama-kjv"}) {
+    v1::JobSpec spec;
+    spec.set_model(model);
+    std::istringstream input("x\n");
+    EXPECT_FALSE(Client("a")->CreateJob(spec, &input, nullptr).ok()) << model;
   }
 }
 

@@ -1,9 +1,10 @@
-// `sluice token`: makes, lists and revokes the tokens of a file, which a
-// coordinator reads as it changes.
+// `sluice token`: makes, lists and revokes the tokens of a file, and sets the
+// quotas of tenants there. A coordinator reads the file as it changes.
 
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/flags/checks.h"
 #include "common/status_macros.h"
+#include "common/text/bytes_text.h"
 #include "common/text/text.h"
 #include "common/threads/clock.h"
 #include "server/access/token_file.h"
@@ -22,14 +24,15 @@ namespace sluice {
 namespace {
 
 struct TokenFlags {
-  std::string file, name, tenant, scopes = "read,submit", expires;
+  std::string file, name, tenant, scopes = "read,submit", expires, bytes;
+  TenantQuota quota;
 };
 
 // The tokens of a file; none if there is no file yet.
-absl::StatusOr<std::vector<TokenRecord>> ReadOrBegin(const std::string& file) {
-  auto tokens = ReadTokens(file);
-  if (absl::IsNotFound(tokens.status())) return std::vector<TokenRecord>();
-  return tokens;
+absl::StatusOr<TokenFile> ReadOrBegin(const std::string& path) {
+  auto file = ReadTokens(path);
+  if (absl::IsNotFound(file.status())) return TokenFile();
+  return file;
 }
 
 // "30d", "12h"; "" is never.
@@ -54,12 +57,11 @@ std::string DayOf(int64_t seconds) {
 
 absl::Status CreateToken(const TokenFlags& flags) {
   const int64_t now = absl::ToUnixSeconds(Clock::Real()->Now());
-  SLUICE_ASSIGN_OR_RETURN(std::vector<TokenRecord> tokens,
-                          ReadOrBegin(flags.file));
+  SLUICE_ASSIGN_OR_RETURN(TokenFile file, ReadOrBegin(flags.file));
   TokenRecord token;
   token.name = flags.name;
   SLUICE_RETURN_IF_ERROR(CheckName("--name", token.name));
-  for (const TokenRecord& other : tokens) {
+  for (const TokenRecord& other : file.tokens) {
     if (other.name == token.name) {
       return InvalidArgument(flags.file, " has a token ", token.name,
                              " already; choose another --name");
@@ -75,8 +77,8 @@ absl::Status CreateToken(const TokenFlags& flags) {
   token.created_s = now;
   const std::string secret = MakeToken();
   token.sha256 = HashToken(secret);
-  tokens.push_back(std::move(token));
-  SLUICE_RETURN_IF_ERROR(WriteTokens(flags.file, tokens));
+  file.tokens.push_back(std::move(token));
+  SLUICE_RETURN_IF_ERROR(WriteTokens(flags.file, file));
   std::cerr << "the token of " << flags.name
             << ", which is shown only now (set SLUICE_TOKEN to it):\n";
   std::cout << secret << std::endl;
@@ -84,13 +86,12 @@ absl::Status CreateToken(const TokenFlags& flags) {
 }
 
 absl::Status ListTokens(const TokenFlags& flags) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<TokenRecord> tokens,
-                          ReadTokens(flags.file));
+  SLUICE_ASSIGN_OR_RETURN(const TokenFile file, ReadTokens(flags.file));
   const int64_t now = absl::ToUnixSeconds(Clock::Real()->Now());
   std::cout << absl::StrFormat("%-20s %-16s %-18s %-17s %-17s %s\n", "NAME",
                                "TENANT", "SCOPES", "CREATED", "EXPIRES",
                                "STATE");
-  for (const TokenRecord& token : tokens) {
+  for (const TokenRecord& token : file.tokens) {
     const char* state = "valid";
     if (token.revoked) {
       state = "revoked";
@@ -102,21 +103,47 @@ absl::Status ListTokens(const TokenFlags& flags) {
         token.tenant.empty() ? "-" : token.tenant, FormatScopes(token),
         DayOf(token.created_s), DayOf(token.expires_s), state);
   }
+  if (file.quotas.empty()) return absl::OkStatus();
+  std::cout << absl::StrFormat("\n%-20s %16s %16s %20s\n", "QUOTA OF TENANT",
+                               "REQUESTS", "TOKENS", "BYTES");
+  const auto text = [](const std::optional<int64_t>& limit) {
+    return limit ? absl::StrCat(*limit) : "-";
+  };
+  for (const auto& [tenant, quota] : file.quotas) {
+    std::cout << absl::StrFormat(
+        "%-20s %16s %16s %20s\n", tenant.empty() ? "-" : tenant,
+        text(quota.requests), text(quota.tokens), text(quota.bytes));
+  }
   return absl::OkStatus();
 }
 
+absl::Status SetQuota(const TokenFlags& flags) {
+  SLUICE_ASSIGN_OR_RETURN(TokenFile file, ReadOrBegin(flags.file));
+  SLUICE_RETURN_IF_ERROR(CheckQuotaTenant("--tenant", flags.tenant));
+  TenantQuota quota = flags.quota;
+  if (!flags.bytes.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(
+        quota.bytes, Annotate(ParseByteSize(flags.bytes), "--queued-bytes"));
+  }
+  if (quota.requests || quota.tokens || quota.bytes) {
+    file.quotas[flags.tenant] = quota;
+  } else {
+    file.quotas.erase(flags.tenant);
+  }
+  return WriteTokens(flags.file, file);
+}
+
 absl::Status RevokeToken(const TokenFlags& flags) {
-  SLUICE_ASSIGN_OR_RETURN(std::vector<TokenRecord> tokens,
-                          ReadTokens(flags.file));
+  SLUICE_ASSIGN_OR_RETURN(TokenFile file, ReadTokens(flags.file));
   const auto it =
-      std::find_if(tokens.begin(), tokens.end(),
+      std::find_if(file.tokens.begin(), file.tokens.end(),
                    [&](const auto& t) { return t.name == flags.name; });
-  if (it == tokens.end()) {
+  if (it == file.tokens.end()) {
     return NotFound(flags.file, " has no token ", QuoteForMessage(flags.name),
                     "; see: sluice token list --file ", flags.file);
   }
   it->revoked = true;
-  SLUICE_RETURN_IF_ERROR(WriteTokens(flags.file, tokens));
+  SLUICE_RETURN_IF_ERROR(WriteTokens(flags.file, file));
   std::cout << "revoked " << flags.name << std::endl;
   return absl::OkStatus();
 }
@@ -125,7 +152,8 @@ absl::Status RevokeToken(const TokenFlags& flags) {
 
 void AddTokenCommand(CLI::App* app, Command* chosen) {
   CLI::App* const token = app->add_subcommand(
-      "token", "Make, list and revoke the tokens that users show");
+      "token",
+      "Make, list and revoke the tokens that users show; set tenants' quotas");
   token->group(kOperatorCommands);
   token->require_subcommand(1);
   token->footer(
@@ -135,6 +163,8 @@ void AddTokenCommand(CLI::App* app, Command* chosen) {
       "read,submit,admin --expires 90d\n"
       "  sluice token list --file tokens.json\n"
       "  sluice token revoke --file tokens.json --name ci\n"
+      "  sluice token quota --file tokens.json --tenant lab "
+      "--queued-requests 100000 --queued-bytes 10GiB\n"
       "A coordinator with --tokens tokens.json sees changes at once.");
   const auto add = [=](const char* name, const char* description,
                        absl::Status (*run)(const TokenFlags&)) {
@@ -164,6 +194,25 @@ void AddTokenCommand(CLI::App* app, Command* chosen) {
   add("list", "Show the tokens, but not what they are", ListTokens);
   const auto [revoke, revoked] = add("revoke", "End a token", RevokeToken);
   revoke->add_option("--name", revoked->name, "the token's name")->required();
+  const auto [quota, limits] =
+      add("quota",
+          "Limit what a tenant may have queued; without a limit, end its quota",
+          SetQuota);
+  quota->add_option("--tenant", limits->tenant,
+                    "whose; * is each one without a quota of its own; default: "
+                    "that of tokens without a tenant");
+  quota
+      ->add_option("--queued-requests", limits->quota.requests,
+                   "most requests without a result")
+      ->check(CLI::PositiveNumber);
+  quota
+      ->add_option("--queued-tokens", limits->quota.tokens,
+                   "most tokens of their prompts and max_tokens, together")
+      ->check(CLI::PositiveNumber);
+  quota
+      ->add_option("--queued-bytes", limits->bytes,
+                   "most input of jobs that have not ended, as 10GiB")
+      ->type_name("SIZE");
 }
 
 }  // namespace sluice

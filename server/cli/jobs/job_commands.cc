@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "common/flags/checks.h"
 #include "common/flags/command_line.h"
+#include "common/retry_delay.h"
 #include "common/status_macros.h"
 #include "common/text/text.h"
 #include "common/text/utf8.h"
@@ -31,6 +33,8 @@ namespace {
 
 // An upload of less is not shown.
 constexpr int64_t kShownBytes = 1 << 20;
+// A job that has no room is not sent more often than this.
+constexpr absl::Duration kLeastDelay = absl::Seconds(1);
 
 void Print(const v1::Job& job, bool json) {
   std::cout << (json ? JobToJson(job) : JobToText(job)) << std::endl;
@@ -106,13 +110,16 @@ absl::Status SaveResults(JobClient& client, const std::string& id,
   return files->Commit();
 }
 
+// Whether `input` names a file, which can be read more than once.
+bool IsFile(const std::string& input) {
+  std::error_code error;
+  return input != "-" && std::filesystem::is_regular_file(input, error);
+}
+
 // kInvalidArgument unless the input is a file, which can be read a second time
 // beside the answers.
 absl::Status CheckReadAgain(const std::string& input) {
-  std::error_code error;
-  if (input != "-" && std::filesystem::is_regular_file(input, error)) {
-    return absl::OkStatus();
-  }
+  if (IsFile(input)) return absl::OkStatus();
   return InvalidArgument(
       "--input ", input,
       " is no file, so that its rows can't be read again to stand before "
@@ -179,7 +186,9 @@ struct SubmitFlags {
 
 void SubmitFlags::AddTo(CLI::App* cmd) {
   job.AddTo(cmd);
-  auto* wait_flag = cmd->add_flag("-w,--wait", wait, "watch it to its end")
+  auto* wait_flag = cmd->add_flag("-w,--wait", wait,
+                                  "wait until there is room for it, and watch "
+                                  "it to its end")
                         ->group(kMainGroup);
   auto* output_flag =
       cmd->add_option("-o,--output,--output-file", output,
@@ -248,6 +257,43 @@ absl::Status Wait(JobClient& client, const std::string& id, bool json,
   return CheckEnded(client, job, patience);
 }
 
+// Uploads the input; null: the coordinator reads it.
+absl::StatusOr<v1::Job> Upload(JobClient& client, const v1::JobSpec& spec,
+                               InputFile* input, ProgressDisplay* display) {
+  const absl::StatusOr<v1::Job> job = client.CreateJob(
+      spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
+        // What is sent at once is not worth a word.
+        if (bytes < kShownBytes) return;
+        display->UpdateText(absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
+      });
+  display->Finish();
+  if (input != nullptr) SLUICE_RETURN_IF_ERROR(input->stream().status());
+  return job;
+}
+
+// Uploads the input, opened already. With --wait, again and again while the
+// coordinator says that it has no room yet, if the input can be read again.
+absl::StatusOr<v1::Job> UploadWithPatience(JobClient& client,
+                                           const SubmitFlags& flags,
+                                           const v1::JobSpec& spec,
+                                           std::unique_ptr<InputFile> input,
+                                           StopSignals* signals,
+                                           ProgressDisplay* display) {
+  const bool again =
+      flags.wait && (flags.server_path || IsFile(flags.job.input));
+  while (true) {
+    absl::StatusOr<v1::Job> job = Upload(client, spec, input.get(), display);
+    const std::optional<absl::Duration> delay = RetryDelayOf(job.status());
+    if (!again || !delay || signals->stopped()) return job;
+    std::cerr << EscapeLinesForTerminal(job.status().message())
+              << "; waiting, as --wait says" << std::endl;
+    if (signals->WaitFor(std::max(*delay, kLeastDelay))) return job;
+    if (input != nullptr) {
+      SLUICE_ASSIGN_OR_RETURN(input, InputFile::Open(flags.job.input, signals));
+    }
+  }
+}
+
 absl::Status Submit(const SubmitFlags& flags,
                     const CoordinatorPlace& coordinator) {
   SLUICE_ASSIGN_OR_RETURN(const v1::JobSpec spec, flags.ToSpec());
@@ -273,20 +319,12 @@ absl::Status Submit(const SubmitFlags& flags,
   if (joins) SLUICE_RETURN_IF_ERROR(CheckReadAgain(flags.job.input));
   SLUICE_ASSIGN_OR_RETURN(const auto client, ConnectTo(coordinator));
   ProgressDisplay display(Clock::Real(), flags.json || flags.quiet);
-  const absl::StatusOr<v1::Job> job = client->CreateJob(
-      spec, input ? &input->stream() : nullptr, [&](int64_t bytes) {
-        // What is sent at once is not worth a word.
-        if (bytes < kShownBytes) return;
-        display.UpdateText(absl::StrFormat("uploading: %.1f MB", bytes / 1e6));
-      });
-  display.Finish();
+  const absl::StatusOr<v1::Job> job = UploadWithPatience(
+      *client, flags, spec, std::move(input), coordinator.signals, &display);
   if (!job.ok() && coordinator.signals->stopped()) {
     return absl::CancelledError(
         "stopped before the coordinator said that it has the job; see: sluice "
         "list");
-  }
-  if (input != nullptr) {
-    SLUICE_RETURN_IF_ERROR(input->stream().status());
   }
   SLUICE_RETURN_IF_ERROR(job.status());
   if (joins) {

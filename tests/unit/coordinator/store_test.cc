@@ -309,6 +309,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
                          "ALTER TABLE jobs DROP COLUMN paused;"
                          "ALTER TABLE jobs DROP COLUMN priority;"
                          "ALTER TABLE jobs DROP COLUMN cached_tokens;"
+                         "ALTER TABLE jobs DROP COLUMN input_bytes;"
                          "ALTER TABLE requests DROP COLUMN sum;"
                          "ALTER TABLE results DROP COLUMN sum;"
                          "DROP TABLE progress;"
@@ -328,6 +329,7 @@ TEST_F(StoreTest, AFileOfVersionOneIsBroughtUpToDate) {
   EXPECT_EQ(found->tenant, "");
   EXPECT_FALSE(found->paused);
   EXPECT_EQ(found->priority, -3);
+  EXPECT_EQ(found->input_bytes, 0);
   const auto requests = (*store)->ReadRequests(job.id, 0, 10);
   ASSERT_TRUE(requests.ok()) << requests.status();
   EXPECT_FALSE((*requests)[0].damaged);

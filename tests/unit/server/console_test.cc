@@ -44,9 +44,10 @@ class ConsoleTest : public testing::Test {
                            .sha256 = HashToken(name)};
       };
       ASSERT_TRUE(WriteTokens(access.tokens_file,
-                              {record("a", true, true), record("b", true, true),
-                               record("reader", true, false),
-                               record("submitter", false, true)})
+                              {.tokens = {record("a", true, true),
+                                          record("b", true, true),
+                                          record("reader", true, false),
+                                          record("submitter", false, true)}})
                       .ok());
     }
     guard_ = *TokenGuard::Create(access);

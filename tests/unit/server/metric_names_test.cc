@@ -102,6 +102,8 @@ void RegisterAll(Catalogue* all) {
   jobs.SetWaiting(0);
   jobs.SetState("/");
   jobs.SetProgress({{JobId(1), {1, 2, 3}}});
+  jobs.SetQueued("lab", 1, 2, 3);
+  jobs.CountRefused("lab");
   for (const char* name : {"a", "b"}) {
     const WorkerMetrics worker(all, name);
     worker.ForStage(StageId(0));

@@ -37,16 +37,59 @@ TEST(TokenFileTest, IsReadAsItWasWritten) {
                              .revoked = true};
   EXPECT_EQ(token.sha256, kHash);  // FIPS 180-4
   ASSERT_TRUE(
-      WriteTokens(path, {token, {.name = "b", .submit = true, .sha256 = kHash}})
+      WriteTokens(
+          path,
+          {.tokens = {token, {.name = "b", .submit = true, .sha256 = kHash}},
+           .quotas = {{"lab", {.requests = 7, .bytes = 1 << 30}},
+                      {"", {.tokens = 9}}}})
           .ok());
   const auto read = ReadTokens(path);
   ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_EQ(read->size(), 2u);
-  EXPECT_EQ((*read)[0].tenant, "lab");
-  EXPECT_EQ(FormatScopes((*read)[0]), "read,admin");
-  EXPECT_EQ((*read)[0].expires_s, 1'800'000'000);
-  EXPECT_TRUE((*read)[0].revoked);
-  EXPECT_FALSE((*read)[1].revoked);
+  const std::vector<TokenRecord>& tokens = read->tokens;
+  ASSERT_EQ(tokens.size(), 2u);
+  EXPECT_EQ(tokens[0].tenant, "lab");
+  EXPECT_EQ(FormatScopes(tokens[0]), "read,admin");
+  EXPECT_EQ(tokens[0].expires_s, 1'800'000'000);
+  EXPECT_TRUE(tokens[0].revoked);
+  EXPECT_FALSE(tokens[1].revoked);
+  EXPECT_EQ(read->QuotaOf("lab").requests, 7);
+  EXPECT_EQ(read->QuotaOf("lab").tokens, std::nullopt);
+  EXPECT_EQ(read->QuotaOf("lab").bytes, 1 << 30);
+  EXPECT_EQ(read->QuotaOf("").tokens, 9);
+  EXPECT_EQ(read->QuotaOf("shop").tokens, std::nullopt);
+}
+
+TEST(TokenFileTest, TheQuotaOfOthersIsForThoseWithoutOne) {
+  const auto file = ParseTokens(
+      R"({"tokens": [], "quotas": [{"tenant": "*", "requests": 1},
+                                   {"tenant": "lab", "tokens": 2}]})");
+  ASSERT_TRUE(file.ok()) << file.status();
+  for (const char* tenant : {"shop", ""}) {
+    EXPECT_EQ(file->QuotaOf(tenant).requests, 1) << tenant;
+  }
+  EXPECT_EQ(file->QuotaOf("lab").requests, std::nullopt);
+  EXPECT_EQ(file->QuotaOf("lab").tokens, 2);
+}
+
+TEST(TokenFileTest, WhatIsWrongWithAQuotaIsNamed) {
+  const auto why = [](const std::string& entries) {
+    return std::string(
+        ParseTokens("{\"tokens\": [], \"quotas\": [" + entries + "]}")
+            .status()
+            .message());
+  };
+  EXPECT_EQ(why(""), "");
+  EXPECT_THAT(why("{\"tenant\": \"a b\"}"), HasSubstr("quota 1: tenant"));
+  EXPECT_THAT(why("{\"request\": 1}"), HasSubstr("unknown field"));
+  EXPECT_THAT(why("{}, {}"), HasSubstr("quota 2: the tenant"));
+  EXPECT_THAT(why("7"), HasSubstr("no object"));
+  for (const char* wrong :
+       {"0", "-1", "1.5", "\"1\"", "null", "9223372036854775808"}) {
+    EXPECT_THAT(why(std::string("{\"tokens\": ") + wrong + "}"),
+                HasSubstr("tokens is no whole number from 1 on"))
+        << wrong;
+  }
+  EXPECT_EQ(why("{\"tokens\": 9223372036854775807}"), "");
 }
 
 TEST(TokenFileTest, WhatIsWrongIsNamed) {
@@ -74,7 +117,8 @@ TEST(TokenFileTest, WhatIsWrongIsNamed) {
       HasSubstr("twice"));
   EXPECT_THAT(why("7"), HasSubstr("no object"));
   for (const char* text :
-       {"", "[]", "{}", "{\"tokens\": 1}", "{\"tokens\":[]"}) {
+       {"", "[]", "{}", "{\"tokens\": 1}", "{\"tokens\":[]", "{\"quotas\": []}",
+        "{\"tokens\": [], \"quotas\": 1}", "{\"tokens\": [], \"quota\": []}"}) {
     EXPECT_FALSE(ParseTokens(text).ok()) << text;
   }
 }
@@ -114,7 +158,7 @@ class TokenGuardTest : public testing::Test {
   }
 
   void Save(const std::vector<TokenRecord>& tokens) {
-    ASSERT_TRUE(WriteTokens(path_, tokens).ok());
+    ASSERT_TRUE(WriteTokens(path_, {.tokens = tokens}).ok());
   }
   absl::StatusCode Ask(const std::string& credential, Scope scope) {
     return guard_->Check(credential, scope, "peer", "what").status().code();
@@ -172,6 +216,14 @@ TEST_F(TokenGuardTest, TokensExpireAndAreRevoked) {
   Save({{.name = "reader", .read = true, .sha256 = HashToken("new")}});
   EXPECT_EQ(Ask("Bearer r", Scope::kRead), kUnknown);
   EXPECT_EQ(Ask("Bearer new", Scope::kRead), kOk);
+}
+
+TEST_F(TokenGuardTest, QuotasAreReadAgainAsTheFileChanges) {
+  EXPECT_EQ(guard_->QuotaOf("lab").requests, std::nullopt);
+  ASSERT_TRUE(WriteTokens(path_, {.quotas = {{"lab", {.requests = 5}}}}).ok());
+  EXPECT_EQ(guard_->QuotaOf("lab").requests, 5);
+  std::ofstream(path_) << "{";
+  EXPECT_EQ(guard_->QuotaOf("lab").requests, 5);
 }
 
 TEST_F(TokenGuardTest, ABrokenFileChangesNothing) {

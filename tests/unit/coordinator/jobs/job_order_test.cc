@@ -100,6 +100,10 @@ TEST_F(JobOrderTest, AJobMovesInPriority) {
   }
   EXPECT_THAT(order, ElementsAre(second + "/0", second + "/1", first + "/0",
                                  first + "/1"));
+  manager->GiveBack(*std::move(taken));
+  Reopen();
+  EXPECT_EQ(manager->GetJob(second)->priority(), 3);
+  EXPECT_EQ(FormatJobId((*manager->TakeRequests(1))[0].job), second);
   v1::JobSpec urgent;
   urgent.set_priority(9);
   int reordered = 0;
