@@ -1,8 +1,12 @@
 // A link between two workers, without anything that computes: frames of
 // activations as one stage hands them to the next.
 //
-//   link_bench receive HOST
+//   link_bench receive HOST [CERT KEY CA]
 //   link_bench send ADDRESS EPOCH ROWS COLS SECONDS float32|bfloat16 grpc|tcp
+//       [CERT KEY CA]
+//
+// With the files of a certificate, a key and an authority, both ends speak
+// mutual TLS, and there are no links by TCP.
 //
 // The receiver prints its port, then reads "COLS DTYPE LINK" lines, each of
 // which begins another epoch, the first one 1, whose number it prints; it ends
@@ -49,12 +53,14 @@ class Sink : public FrameSink {
   std::exit(1);
 }
 
-int Receive(const std::string& host) {
+int Receive(const std::string& host, const TlsFiles& tls) {
   Sink sink;
   TcpLinks tcp;
+  TcpLinks* const by_tcp = tls.empty() ? &tcp : nullptr;
   const std::unique_ptr<LinkService> service =
-      LinkService::Create(&sink, {.tcp = &tcp}, nullptr);
-  auto server = LinkServer::Start(host, 0, service->service(), nullptr, &tcp);
+      LinkService::Create(&sink, {.tcp = by_tcp}, nullptr);
+  auto server =
+      LinkServer::Start(host, 0, service->service(), nullptr, by_tcp, tls);
   if (!server.ok()) Die(server.status());
   std::printf("%d\n", (*server)->port());
   std::fflush(stdout);
@@ -82,8 +88,9 @@ int Receive(const std::string& host) {
 }
 
 int Send(const std::string& address, int64_t epoch, int64_t rows, int64_t cols,
-         double seconds, DType dtype, bool by_tcp) {
-  GrpcLinkFactory links({.channels = TcpChannels()});
+         double seconds, DType dtype, bool by_tcp, const TlsFiles& tls) {
+  GrpcLinkFactory links(
+      {.channels = TcpChannels({.tls = !tls.empty(), .files = tls})});
   LinkOptions options = {.tcp = by_tcp};
   auto probe = links.Connect(address, PlanEpoch(0), options);
   if (!probe.ok()) Die(probe.status());
@@ -130,17 +137,24 @@ int Send(const std::string& address, int64_t epoch, int64_t rows, int64_t cols,
 
 int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
-  if (mode == "receive" && argc == 3) return Receive(argv[2]);
-  if (mode == "send" && argc == 9) {
+  const int plain = mode == "receive" ? 3 : 9;
+  TlsFiles tls;
+  if (argc == plain + 3) {
+    tls = {argv[plain], argv[plain + 1], argv[plain + 2]};
+    argc = plain;
+  }
+  if (mode == "receive" && argc == plain) return Receive(argv[2], tls);
+  if (mode == "send" && argc == plain) {
     return Send(argv[2], std::atoll(argv[3]), std::atoll(argv[4]),
                 std::atoll(argv[5]), std::atof(argv[6]),
                 std::strcmp(argv[7], "bfloat16") == 0 ? DType::kBFloat16
                                                       : DType::kFloat32,
-                std::strcmp(argv[8], "tcp") == 0);
+                std::strcmp(argv[8], "tcp") == 0, tls);
   }
   std::fprintf(stderr,
-               "usage: link_bench receive HOST | link_bench send ADDRESS EPOCH "
-               "ROWS COLS SECONDS float32|bfloat16 grpc|tcp\n");
+               "usage: link_bench receive HOST [CERT KEY CA] | link_bench send "
+               "ADDRESS EPOCH ROWS COLS SECONDS float32|bfloat16 grpc|tcp "
+               "[CERT KEY CA]\n");
   return 2;
 }
 
