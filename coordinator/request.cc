@@ -1,7 +1,10 @@
 #include "coordinator/request.h"
 
+#include <iterator>
 #include <numeric>
 #include <utility>
+
+#include "common/status_macros.h"
 
 namespace sluice {
 
@@ -28,32 +31,45 @@ int64_t MemoryBytes(const FinishedLine& line) {
                          });
 }
 
+absl::Status ForEachPart(
+    absl::Span<const RequestPart> parts, absl::Span<const int32_t> prompt,
+    absl::FunctionRef<void(const RequestPart&, absl::Span<const int32_t>)> fn) {
+  absl::Span<const int32_t> own;
+  bool whole = true;
+  for (const RequestPart& part : parts) {
+    const int64_t tokens = part.prompt_tokens;
+    whole = tokens >= 0 && tokens <= std::ssize(prompt);
+    if (!whole) break;
+    if (tokens > 0) own = prompt.first(static_cast<size_t>(tokens));
+    prompt.remove_prefix(static_cast<size_t>(tokens));
+    whole = !own.empty();
+    if (!whole) break;
+    fn(part, own);
+  }
+  if (whole && prompt.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      "the line's parts do not have the tokens of its prompt");
+}
+
 absl::StatusOr<std::vector<Request>> SplitLine(Request line) {
   std::vector<Request> requests;
   if (line.parts.empty()) {
     requests.push_back(std::move(line));
     return requests;
   }
-  std::vector<RequestPart> parts = std::exchange(line.parts, {});
+  const std::vector<RequestPart> parts = std::exchange(line.parts, {});
   const std::vector<int32_t> tokens = std::exchange(line.prompt, {});
   line.num_parts = static_cast<int32_t>(parts.size());
-  size_t begin = 0;
-  for (RequestPart& part : parts) {
-    const auto left = static_cast<int64_t>(tokens.size() - begin);
-    if (part.prompt_tokens < 1 || part.prompt_tokens > left) break;
-    Request& request = requests.emplace_back(line);
-    request.part = static_cast<int32_t>(requests.size()) - 1;
-    const auto from = tokens.begin() + static_cast<int64_t>(begin);
-    request.prompt.assign(from, from + part.prompt_tokens);
-    request.max_tokens = part.max_tokens;
-    request.sampling.seed = part.seed;
-    request.prompt_text = std::move(part.prompt_text);
-    begin += part.prompt_tokens;
-  }
-  if (requests.size() < parts.size() || begin < tokens.size()) {
-    return absl::DataLossError(
-        "the line's parts do not have the tokens of its prompt");
-  }
+  SLUICE_RETURN_IF_ERROR(ForEachPart(
+      parts, tokens,
+      [&](const RequestPart& part, absl::Span<const int32_t> prompt) {
+        Request& request = requests.emplace_back(line);
+        request.part = static_cast<int32_t>(requests.size()) - 1;
+        request.prompt.assign(prompt.begin(), prompt.end());
+        request.max_tokens = part.max_tokens;
+        request.sampling.seed = part.seed;
+        request.prompt_text = part.prompt_text;
+      }));
   return requests;
 }
 

@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/pooling.h"
 #include "common/sampling_params.h"
 #include "common/step_plan.h"
@@ -57,7 +59,7 @@ struct ScoreParams {
 
 // What the parts of a line do not share.
 struct RequestPart {
-  int32_t prompt_tokens = 0;
+  int32_t prompt_tokens = 0;  // 0: its prompt is that of the part before
   int32_t max_tokens = 0;
   uint64_t seed = 0;
   std::string prompt_text;  // only if echo or score.documents
@@ -94,6 +96,12 @@ struct Request {
   std::vector<RequestPart> parts;
   int32_t part = 0;
   int32_t num_parts = 1;
+  // Each prompt of a completion gets so many choices: the best of its
+  // candidates. These are parts, those of the first prompt first.
+  int32_t choices = 1;
+  int32_t candidates = 1;
+  // Nobody asked for sampling.logprobs, which tell the best candidates.
+  bool hides_logprobs = false;
   // The begin of the answer, if an earlier process came so far.
   AnswerTokens known;
 
@@ -104,13 +112,23 @@ struct Request {
   // Whether the prompt's tokens are scored, too.
   bool scores_prompt() const { return echo && sampling.logprobs >= 0; }
   bool pools() const { return pooling != Pooling::kNone; }
+  bool shows_logprobs() const {
+    return sampling.logprobs >= 0 && !hides_logprobs;
+  }
+  // Whether its prompt counts: several candidates have one together.
+  bool counts_prompt() const { return part % candidates == 0; }
   bool scores() const {
     return endpoint == Endpoint::kScore || endpoint == Endpoint::kRerank;
   }
 };
 
-// Makes requests of a line: itself, if it has no parts. kDataLoss if its parts
-// do not have the tokens of its prompt.
+// Calls fn(part, its prompt) for each part of a line, whose prompt this is.
+// kDataLoss if its parts do not have the tokens of its prompt.
+absl::Status ForEachPart(
+    absl::Span<const RequestPart> parts, absl::Span<const int32_t> prompt,
+    absl::FunctionRef<void(const RequestPart&, absl::Span<const int32_t>)> fn);
+
+// Makes requests of a line: itself, if it has no parts. Fails as ForEachPart.
 absl::StatusOr<std::vector<Request>> SplitLine(Request line);
 
 // The tokens that a whole line generates at most.

@@ -91,10 +91,14 @@ void BlockDriver::Finish(SequenceId id) {
       static_cast<int64_t>(finished_.back().request.prompt.size());
   // An answer counts its whole prompt, even though the last token of a prompt
   // that is only scored was not computed; an error counts nothing of it.
-  jobs_[finished_.back().request.job].prompt_tokens +=
-      (generation.status.ok() ? prompt : 0) - sequence.prefilled;
+  if (finished_.back().request.counts_prompt()) {
+    jobs_[finished_.back().request.job].prompt_tokens +=
+        (generation.status.ok() ? prompt : 0) - sequence.prefilled;
+    if (generation.status.ok()) {
+      stats_.prompt_tokens += prompt - sequence.prefilled;
+    }
+  }
   if (generation.status.ok()) {
-    stats_.prompt_tokens += prompt - sequence.prefilled;
     ++ended_;
     generated_ += generation.generated;
     allowed_ += allowed;
@@ -395,6 +399,7 @@ void BlockDriver::Trace(BlockId block, const Flight& flight,
 void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
   const int64_t before = sequence->prefilled;
   sequence->prefilled = std::max(sequence->prefilled, end);
+  if (!sequence->request().counts_prompt()) return;
   jobs_[sequence->request().job].prompt_tokens += sequence->prefilled - before;
   stats_.prompt_tokens += sequence->prefilled - before;
 }

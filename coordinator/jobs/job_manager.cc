@@ -470,17 +470,18 @@ absl::StatusOr<LengthHistogram> JobManager::PendingLengths() {
         // An unreadable request ends with an error when it is taken.
         if (!DecodeRequestParams(row.params, &request).ok()) continue;
         ++lines;
-        std::span<const int32_t> prompts = row.prompt;
-        for (const RequestPart& part : request.parts) {
-          const auto size =
-              std::min(static_cast<size_t>(part.prompt_tokens), prompts.size());
-          read.Add(part.prompt_tokens, part.max_tokens, 1,
-                   shared(request, prompts.first(size)));
-          prompts = prompts.subspan(size);
+        if (request.parts.empty()) {
+          request.parts = {
+              {static_cast<int32_t>(row.prompt.size()), request.max_tokens}};
         }
-        if (!request.parts.empty()) continue;
-        read.Add(static_cast<int32_t>(row.prompt.size()), request.max_tokens, 1,
-                 shared(request, row.prompt));
+        // Those that come before what is damaged count.
+        ForEachPart(
+            request.parts, row.prompt,
+            [&](const RequestPart& part, absl::Span<const int32_t> prompt) {
+              read.Add(static_cast<int32_t>(prompt.size()), part.max_tokens, 1,
+                       shared(request, prompt));
+            })
+            .IgnoreError();
       }
       if (rows.empty()) break;
       from = rows.back().index + 1;

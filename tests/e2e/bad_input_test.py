@@ -39,7 +39,7 @@ BAD = [
     (line({"prompt": "x", "top_p": 1.5}, "b10"), ["top_p"]),
     (line({"prompt": "x", "presence_penalty": 3}, "b11"), ["presence_penalty"]),
     (line({"prompt": "x", "logit_bias": {"999999999": 1}}, "b12"), ["logit_bias"]),
-    (line({"prompt": "x", "n": 2}, "b13"), ["n"]),
+    (line({"prompt": "x", "n": 200}, "b13"), ["n", "128"]),
     (line({"prompt": "x", "stream": True}, "b14"), ["stream"]),
     (line({"prompt": "x", "frobnicate": 1}, "b15"), ["frobnicate"]),
     (line({"prompt": "x"}, "b16", "/v1/frobnicate"), ["/v1/frobnicate"]),

@@ -22,8 +22,6 @@ constexpr char kForms[] =
 constexpr char kMinimum[] =
     "instead, \"logit_bias\" of -100 keeps end-of-sequence tokens away, and "
     "\"ignore_eos\" does not end at them";
-constexpr char kSeveral[] =
-    "for several answers, repeat the line with other seeds";
 constexpr char kTexts[] =
     "texts have neither; \"logprobs\" show all tokens, that of the end too";
 constexpr char kBias[] = "\"logit_bias\" from -100 to 100 does that for tokens";
@@ -46,7 +44,6 @@ constexpr Field kFields[] = {
     {"allowed_token_ids", kBoth, "[]", kBias},
     {"audio", kBoth, "[]", kTextOnly},
     {"bad_words", kBoth, "[]", kBias},
-    {"best_of", kChat, "[1]", kSeveral},
     {"cache_salt", kAll, kAny, ""},
     {"chat_template", kChat, "[]", "the model's own is used"},
     {"continue_final_message", kChat, "[false]",

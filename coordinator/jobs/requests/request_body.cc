@@ -148,7 +148,9 @@ class BodyReader {
   bool EncodingFormat(const json& v);
   bool Stop(const json& v);
   bool StopTokenIds(const json& v);
-  bool One(const json& v);
+  template <auto kMember>
+  bool Choices(const json& v);
+  bool SetChoices();
   bool Stream(const json& v);
   bool ResponseFormat(const json& v);
   bool ChatTemplateKwargs(const json& v);
@@ -168,6 +170,7 @@ class BodyReader {
   std::optional<LineError> error_;
   bool chat_logprobs_ = false;
   std::optional<int32_t> top_logprobs_;
+  std::optional<int32_t> n_, best_of_;
   json chat_template_kwargs_ = json::object();
   json tools_, documents_, reasoning_effort_;  // null: not given
   bool show_tools_ = true;
@@ -177,7 +180,7 @@ class BodyReader {
 const BodyReader::Field BodyReader::kFields[] = {
     {"add_generation_prompt", kChat,
      &BodyReader::Flag<&RequestBody::add_generation_prompt>},
-    {"best_of", kCompletions, &BodyReader::One},
+    {"best_of", kBoth, &BodyReader::Choices<&BodyReader::best_of_>},
     {"chat_template_kwargs", kChat, &BodyReader::ChatTemplateKwargs},
     {"dimensions", kEmbeddings, &BodyReader::Dimensions},
     {"documents", kChat, &BodyReader::Objects<&BodyReader::documents_>},
@@ -200,7 +203,7 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"metadata", kAll, &BodyReader::Ignored},
     {"min_p", kBoth, &BodyReader::Number<&RequestBody::min_p, kMinPs>},
     {"model", kAll, &BodyReader::Model},
-    {"n", kBoth, &BodyReader::One},
+    {"n", kBoth, &BodyReader::Choices<&BodyReader::n_>},
     {"parallel_tool_calls", kChat,
      &BodyReader::OwnFlag<&BodyReader::parallel_tool_calls_>},
     {"presence_penalty", kBoth,
@@ -286,7 +289,7 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     return error_;
   }
   if (chat_logprobs_) body_->logprobs = top_logprobs_.value_or(0);
-  if (!SetTemplateVariables()) return error_;
+  if (!SetTemplateVariables() || !SetChoices()) return error_;
   if (body_->max_tokens == 0 && !body_->echo) {
     field_ = "max_tokens";
     Unsupported(
@@ -495,11 +498,34 @@ bool BodyReader::StopTokenIds(const json& v) {
   return true;
 }
 
-bool BodyReader::One(const json& v) {
-  if (!v.is_number_integer()) return Wrong("1", v);
-  if (v == 1) return true;
-  return Unsupported(
-      "must be 1; for several answers, repeat the line with other seeds");
+template <auto kMember>
+bool BodyReader::Choices(const json& v) {
+  int64_t value = 0;
+  if (!Integer(v, 1, kMaxChoices,
+               absl::StrCat("an integer from 1 to ", kMaxChoices), &value)) {
+    return false;
+  }
+  this->*kMember = static_cast<int32_t>(value);
+  return true;
+}
+
+bool BodyReader::SetChoices() {
+  body_->choices = n_.value_or(1);
+  body_->candidates = best_of_.value_or(body_->choices);
+  field_ = best_of_ ? "best_of" : "n";
+  if (body_->candidates < body_->choices) {
+    return Fail("invalid_request",
+                absl::StrCat("\"best_of\" is ", body_->candidates,
+                             ", fewer than the ", body_->choices,
+                             " of \"n\"; generate at least as many answers "
+                             "as are to be given"));
+  }
+  if (body_->candidates > 1 && body_->echo) {
+    return Unsupported(
+        "of more than 1 is not supported with \"echo\"; ask for the prompt's "
+        "text or scores in a line of its own");
+  }
+  return true;
 }
 
 bool BodyReader::Stream(const json& v) {

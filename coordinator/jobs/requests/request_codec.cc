@@ -73,6 +73,11 @@ std::string EncodeRequestParams(const Request& request) {
                        score.top_n, score.documents};
     if (score.documents) params["document"] = request.prompt_text;
   }
+  if (request.candidates > 1) {
+    params["choices"] = request.choices;
+    params["candidates"] = request.candidates;
+    if (request.hides_logprobs) params["hides_logprobs"] = true;
+  }
   for (const RequestPart& part : request.parts) {
     json entry = {part.prompt_tokens, part.max_tokens, part.seed};
     if (request.echo || request.score.documents) {
@@ -142,6 +147,9 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
         params.at("document").get_to(request->prompt_text);
       }
     }
+    request->choices = params.value("choices", 1);
+    request->candidates = params.value("candidates", 1);
+    request->hides_logprobs = params.value("hides_logprobs", false);
     for (const json& entry : params.value("parts", json::array())) {
       RequestPart& part = request->parts.emplace_back();
       entry.at(0).get_to(part.prompt_tokens);
@@ -150,6 +158,10 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       if (request->echo || request->score.documents) {
         entry.at(3).get_to(part.prompt_text);
       }
+    }
+    if (request->choices < 1 || request->candidates < request->choices ||
+        std::ssize(request->parts) % request->candidates != 0) {
+      return absl::DataLossError("impossible choices in stored parameters");
     }
   } catch (const json::exception& error) {
     return DataLoss("stored parameters are damaged: ",

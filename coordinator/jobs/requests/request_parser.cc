@@ -77,25 +77,6 @@ LineError EmptyLine() {
   return {"empty_line", "the line is empty; remove it", ""};
 }
 
-// Output `n` (from 0) of the splitmix64 generator (Steele, Lea, Flood 2014)
-// with this seed.
-uint64_t SplitMix64(uint64_t seed, uint64_t n) {
-  uint64_t z = seed + (n + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
-
-// Returns the key of the random numbers of a request with a seed of its own:
-// equal prompts have equal keys, others do not share one, though a seed may be
-// that of all lines.
-uint64_t MixWithPrompt(uint64_t seed, const std::vector<int32_t>& prompt) {
-  for (const int32_t token : prompt) {
-    seed = SplitMix64(seed ^ static_cast<uint32_t>(token), 0);
-  }
-  return seed;
-}
-
 // Returns the messages of a prompt that is a user's.
 json MessagesOf(json prompt, const v1::RequestDefaults& defaults) {
   json messages = json::array();
@@ -328,40 +309,11 @@ std::optional<LineError> RequestParser::Build(RequestBody& body,
   } else {
     if ((error = SetStops(body, request))) return error;
     SetSampling(body, request);
+    if ((error = SetChoices(body, prompts, request))) return error;
     request->ignore_eos = body.ignore_eos.value_or(defaults_.ignore_eos());
     request->echo = body.echo;
   }
   return AddPrompts(body, std::move(prompts), request);
-}
-
-std::optional<LineError> RequestParser::AddPrompts(const RequestBody& body,
-                                                   std::vector<Prompt> prompts,
-                                                   Request* request) const {
-  const uint64_t own_seed =
-      SplitMix64(defaults_.seed(), static_cast<uint64_t>(request->index));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    Prompt& prompt = prompts[i];
-    RequestPart part;
-    part.prompt_tokens = static_cast<int32_t>(prompt.tokens.size());
-    if (!request->pools()) {
-      if (auto error = SetMaxTokens(body, prompt, request, &part)) return error;
-      part.seed = body.seed ? MixWithPrompt(*body.seed, prompt.tokens)
-                  : i == 0  ? own_seed
-                            : SplitMix64(own_seed, i);
-    }
-    if (request->echo || request->score.documents) {
-      part.prompt_text = std::move(prompt.text);
-    }
-    request->prompt.insert(request->prompt.end(), prompt.tokens.begin(),
-                           prompt.tokens.end());
-    request->parts.push_back(std::move(part));
-  }
-  if (request->parts.size() > 1) return std::nullopt;
-  request->max_tokens = request->parts[0].max_tokens;
-  request->sampling.seed = request->parts[0].seed;
-  request->prompt_text = std::move(request->parts[0].prompt_text);
-  request->parts.clear();
-  return std::nullopt;
 }
 
 int32_t RequestParser::EmbeddingLimit(const EmbeddingConfig& config) const {

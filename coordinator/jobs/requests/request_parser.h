@@ -16,8 +16,12 @@
 
 namespace sluice {
 
-// Prompts, or texts to be embedded, of a line: OpenAI's limit of these.
+// Prompts, or texts to be embedded, of a line: OpenAI's limit of these. Also
+// the limit of a line's answers.
 inline constexpr size_t kMaxLinePrompts = 2048;
+// Tokens of the prompts of a line with several answers to each, counted with
+// each answer.
+inline constexpr int64_t kMaxLineTokens = 16 << 20;
 
 // Finds the tokens that "no,yes" names; none, if it is "". kInvalidArgument
 // says what it lacks, and names --score-tokens.
@@ -38,9 +42,10 @@ absl::StatusOr<ScoreTokens> FindScoreTokens(absl::string_view no_and_yes,
 // A default number of tokens shrinks to what fits the model; one that the
 // request gives must fit. The seed of a request is mixed with its prompt's
 // tokens, so that a seed of all lines gives different prompts different random
-// numbers, and equal ones the same. Without a seed of its own, request i gets
-// output i of splitmix64 started at the job's seed, and of a line with several
-// prompts the p-th one but the first output p of one started at that.
+// numbers, and equal ones the same; candidate k to a prompt has the request's
+// seed + k, modulo 2^64. Without a seed of its own, request i gets output i of
+// splitmix64 started at the job's seed, and of a line with several parts the
+// p-th one but the first output p of one started at that.
 // Thread-safe.
 class RequestParser {
  public:
@@ -121,6 +126,9 @@ class RequestParser {
       const std::string& document,
       const std::optional<std::string>& instruction) const;
   void SetScoring(Request* request) const;
+  std::optional<LineError> SetChoices(const struct RequestBody& body,
+                                      const std::vector<Prompt>& prompts,
+                                      Request* request) const;
   std::optional<LineError> AddPrompts(const struct RequestBody& body,
                                       std::vector<Prompt> prompts,
                                       Request* request) const;

@@ -282,12 +282,45 @@ std::string FormatScores(const FinishedLine& line, absl::string_view model,
   return body;
 }
 
-// One prompt's answer among a completion's choices.
-std::string FormatChoice(const FinishedRequest& part, TokenTexts* tokens) {
+// The log-probability of an answer per token.
+double MeanLogprob(const Generation& generation) {
+  double sum = 0;
+  for (const SampledToken& token : generation.logprobs) {
+    sum += Finite(token.logprob);
+  }
+  return sum / std::max<double>(1, std::ssize(generation.logprobs));
+}
+
+// The choices of a completion, in their order: of each prompt's candidates the
+// best, the best first and of equally good ones the earlier; or all as they
+// are.
+std::vector<const FinishedRequest*> ChoicesOf(const FinishedLine& line) {
+  const Request& request = line.front().request;
+  const auto candidates = static_cast<size_t>(request.candidates);
+  std::vector<const FinishedRequest*> choices;
+  for (size_t begin = 0; begin < line.size(); begin += candidates) {
+    std::vector<std::pair<double, const FinishedRequest*>> ranked;
+    for (size_t i = begin; i < std::min(begin + candidates, line.size()); ++i) {
+      ranked.emplace_back(MeanLogprob(line[i].generation), &line[i]);
+    }
+    if (request.candidates > request.choices) {
+      std::stable_sort(
+          ranked.begin(), ranked.end(),
+          [](const auto& a, const auto& b) { return a.first > b.first; });
+      ranked.resize(static_cast<size_t>(request.choices));
+    }
+    for (const auto& [mean, choice] : ranked) choices.push_back(choice);
+  }
+  return choices;
+}
+
+// One of a completion's choices.
+std::string FormatChoice(const FinishedRequest& part, size_t index,
+                         TokenTexts* tokens) {
   const Request& request = part.request;
   const Generation& generation = part.generation;
   const bool chat = request.endpoint == Endpoint::kChatCompletions;
-  std::string choice = absl::StrCat("{\"index\":", request.part, ",");
+  std::string choice = absl::StrCat("{\"index\":", index, ",");
   if (chat) {
     absl::StrAppend(&choice, "\"message\":{\"role\":\"assistant\",\"content\":",
                     Quote(generation.text), "}");
@@ -298,14 +331,39 @@ std::string FormatChoice(const FinishedRequest& part, TokenTexts* tokens) {
     absl::StrAppend(&choice, "\"text\":", Quote(generation.text));
   }
   absl::StrAppend(&choice, ",\"logprobs\":",
-                  request.sampling.logprobs < 0 ? "null"
-                  : chat ? ChatLogprobs(generation, tokens)
+                  !request.shows_logprobs() ? "null"
+                  : chat                    ? ChatLogprobs(generation, tokens)
                          : FormatLogprobs(request, generation, tokens));
   absl::StrAppend(
       &choice, ",\"finish_reason\":\"",
       generation.finish_reason == FinishReason::kStop ? "stop" : "length",
       "\"}");
   return choice;
+}
+
+// The tokens of a line: of each prompt once, and of all that was generated.
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t generated = 0;
+  int64_t cached = 0;  // of the prompts, what the line found computed
+};
+
+Usage UsageOf(const FinishedLine& line) {
+  Usage usage;
+  int64_t cached = 0;  // of the present prompt, by each of its candidates
+  for (const FinishedRequest& part : line) {
+    const int64_t own = part.generation.cached_tokens;
+    if (part.request.counts_prompt()) {
+      usage.prompt_tokens += std::ssize(part.request.prompt);
+      usage.cached += own;
+      cached = own;
+    } else if (own < cached) {
+      usage.cached += own - cached;
+      cached = own;
+    }
+    usage.generated += part.generation.generated;
+  }
+  return usage;
 }
 
 // The body of a completion.
@@ -320,14 +378,12 @@ std::string FormatCompletion(const FinishedLine& line, absl::string_view model,
       "\",\"object\":\"", chat ? "chat.completion" : "text_completion",
       "\",\"created\":", absl::ToUnixSeconds(created),
       ",\"model\":", Quote(model), ",\"choices\":[");
-  int64_t prompt_tokens = 0, generated = 0, cached = 0;
-  for (const FinishedRequest& part : line) {
-    if (part.request.part > 0) body += ',';
-    body += FormatChoice(part, tokens);
-    prompt_tokens += std::ssize(part.request.prompt);
-    generated += part.generation.generated;
-    cached += part.generation.cached_tokens;
+  const std::vector<const FinishedRequest*> choices = ChoicesOf(line);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) body += ',';
+    body += FormatChoice(*choices[i], i, tokens);
   }
+  const auto [prompt_tokens, generated, cached] = UsageOf(line);
   absl::StrAppend(&body, "],\"usage\":{\"prompt_tokens\":", prompt_tokens,
                   ",\"completion_tokens\":", generated,
                   ",\"total_tokens\":", prompt_tokens + generated);
@@ -398,20 +454,12 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
   StoredResult result;
   result.job = request.job;
   result.index = request.index;
-  int64_t generated = 0, cached = 0;
-  bool cut = false, cut_by_default = false;
+  const Usage usage = UsageOf(line);
+  result.prompt_tokens = usage.prompt_tokens;
   const FinishedRequest* failed = nullptr;
   for (const FinishedRequest& part : line) {
-    result.prompt_tokens += std::ssize(part.request.prompt);
     result.max_tokens += MaxTokensOfLine(part.request);
-    generated += part.generation.generated;
-    cached += part.generation.cached_tokens;
-    const bool length = part.generation.finish_reason == FinishReason::kLength;
-    cut = cut || length;
-    cut_by_default =
-        cut_by_default || (length && part.request.max_tokens_by_default);
     if (failed == nullptr && !part.generation.status.ok()) failed = &part;
-    if (request.scores()) cut = cut_by_default = false;  // its one token
   }
   LineError error;
   int http_status = kRefused;
@@ -419,10 +467,15 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
     result.line = FormatAnswer(line, model, created, tokens, prompt_details);
     const auto bytes = static_cast<int64_t>(result.line.size());
     if (bytes <= max_bytes) {
-      result.generation_tokens = generated;
-      result.cached_tokens = cached;
-      result.outcome = cut ? "length" : "stop";
-      result.cut_by_default = cut_by_default;
+      result.generation_tokens = usage.generated;
+      result.cached_tokens = usage.cached;
+      result.outcome = "stop";
+      if (request.scores()) return result;  // each has its one token
+      for (const FinishedRequest* const choice : ChoicesOf(line)) {
+        if (choice->generation.finish_reason != FinishReason::kLength) continue;
+        result.outcome = "length";
+        result.cut_by_default |= choice->request.max_tokens_by_default;
+      }
       return result;
     }
     error = {"result_too_large",
@@ -435,11 +488,12 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
   } else {
     error = ErrorOfStatus(failed->generation.status);
     http_status = absl::IsCancelled(failed->generation.status) ? 0 : kFailed;
-    if (line.size() > 1 && http_status != 0) {
-      error.param = absl::StrCat(request.scores()  ? "text["
-                                 : request.pools() ? "input["
-                                                   : "prompt[",
-                                 failed->request.part, "]");
+    if (std::ssize(line) > request.candidates && http_status != 0) {
+      error.param =
+          absl::StrCat(request.scores()  ? "text["
+                       : request.pools() ? "input["
+                                         : "prompt[",
+                       failed->request.part / request.candidates, "]");
       error.message = absl::StrCat("\"", error.param, "\": ", error.message);
     }
   }

@@ -74,13 +74,33 @@ TEST(RequestCodecTest, EmbeddingsAndPartsRoundTrip) {
   EXPECT_EQ(back.parts[1].seed, ~uint64_t{0});
 }
 
+TEST(RequestCodecTest, ChoicesRoundTrip) {
+  Request request;
+  request.choices = 2;
+  request.candidates = 3;
+  request.sampling.logprobs = 0;
+  request.hides_logprobs = true;
+  request.parts = {{4, 1, 5}, {0, 1, 6}, {0, 1, 7}};
+  Request back;
+  ASSERT_TRUE(DecodeRequestParams(EncodeRequestParams(request), &back).ok());
+  EXPECT_EQ(back.choices, 2);
+  EXPECT_EQ(back.candidates, 3);
+  EXPECT_FALSE(back.shows_logprobs());
+  ASSERT_EQ(back.parts.size(), 3u);
+  EXPECT_EQ(back.parts[2].prompt_tokens, 0);
+  EXPECT_EQ(back.parts[2].seed, 7u);
+  request.parts.pop_back();
+  EXPECT_TRUE(absl::IsDataLoss(
+      DecodeRequestParams(EncodeRequestParams(request), &back)));
+}
+
 TEST(SplitLineTest, PartsMustHaveTheTokensOfThePrompt) {
   Request line;
   line.prompt = {1, 2, 3};
   for (const std::vector<RequestPart>& parts :
        {std::vector<RequestPart>{{2}, {2}},
         {{1}, {1}},
-        {{3}, {0}},
+        {{0}, {3}},
         {{-1}, {4}}}) {
     line.parts = parts;
     EXPECT_TRUE(absl::IsDataLoss(SplitLine(line).status()));
@@ -89,6 +109,12 @@ TEST(SplitLineTest, PartsMustHaveTheTokensOfThePrompt) {
   const auto requests = SplitLine(line);
   ASSERT_TRUE(requests.ok()) << requests.status();
   EXPECT_THAT((*requests)[1].prompt, ElementsAre(3));
+  // A part without tokens has the prompt of the one before.
+  line.parts = {{2}, {0}, {1}, {0}};
+  const auto pairs = SplitLine(line);
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  EXPECT_THAT((*pairs)[1].prompt, ElementsAre(1, 2));
+  EXPECT_THAT((*pairs)[3].prompt, ElementsAre(3));
 }
 
 TEST(RequestCodecTest, DamagedParamsAreAnError) {

@@ -97,6 +97,41 @@ TEST_F(RequestPromptsTest, PromptsOfALineWithoutASeedGetSeedsOfTheirOwn) {
             Good(R"({"prompt":"a"})", defaults).sampling.seed);
 }
 
+TEST_F(RequestPromptsTest, ChoicesArePartsWithSeedsThatFollow) {
+  const Request line = Good(
+      R"({"prompt":["one",[5,6]],"n":2,"best_of":3,"seed":18446744073709551614})");
+  EXPECT_EQ(line.prompt.size(), 4u + 2);
+  EXPECT_EQ(MaxTokensOfLine(line), 6 * 16);
+  EXPECT_TRUE(line.hides_logprobs);
+  const auto requests = SplitLine(line);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 6u);
+  for (int32_t i = 0; i < 6; ++i) {
+    const Request& request = (*requests)[i];
+    const char* const seeds[] = {"18446744073709551614", "18446744073709551615",
+                                 "0"};
+    const Request expected =
+        Good(std::string(R"({"prompt":)") + (i < 3 ? "\"one\"" : "[5,6]") +
+             ",\"seed\":" + seeds[i % 3] + "}");
+    EXPECT_EQ(request.part, i);
+    EXPECT_EQ(request.prompt, expected.prompt);
+    EXPECT_EQ(request.max_tokens, 16);
+    EXPECT_EQ(request.sampling.seed, expected.sampling.seed);
+    EXPECT_EQ(request.sampling.logprobs, 0);
+    EXPECT_EQ(request.counts_prompt(), i % 3 == 0);
+  }
+  const Request shown =
+      Good(R"({"prompt":"one","n":1,"best_of":2,"logprobs":0})");
+  EXPECT_TRUE(shown.shows_logprobs());
+  // Without a seed, each part has one of its own, the first that of the line.
+  std::set<uint64_t> seeds;
+  const auto without = SplitLine(Good(R"({"prompt":["a","b"],"n":2})"));
+  for (const Request& request : *without) seeds.insert(request.sampling.seed);
+  EXPECT_EQ(seeds.size(), 4u);
+  EXPECT_EQ((*without)[0].sampling.seed,
+            Good(R"({"prompt":"a"})").sampling.seed);
+}
+
 TEST_F(RequestPromptsTest, ReadsEmbeddings) {
   Request request = Good(Embedding(R"("input":"hey")"));
   EXPECT_EQ(request.endpoint, Endpoint::kEmbeddings);
@@ -184,7 +219,15 @@ TEST_F(RequestPromptsTest, EveryRefusedLineSaysWhatIsWrong) {
            "]}",
        "invalid_request", "prompt",
        "a list of 2049; a line takes at most 2048"},
+      // Choices.
+      {R"({"n":128,"prompt":[)" +
+           absl::StrJoin(std::vector<int>(17), ",",
+                         [](std::string* out, int) { out->append("\"a\""); }) +
+           "]}",
+       "invalid_request", "n", "a line takes at most 2048 answers"},
       // Embeddings.
+      {Embedding(R"("input":"a","n":2)"), "unknown_field", "n",
+       "is not a field of embeddings"},
       {Embedding(R"("user":"u")"), "missing_field", "input",
        "\"input\" is missing; embeddings need it"},
       {Embedding(R"("input":7)"), "invalid_request", "input",

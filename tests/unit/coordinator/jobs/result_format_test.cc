@@ -100,6 +100,54 @@ TEST_F(ResultFormatTest, AChoiceForEachPromptOfALine) {
   EXPECT_TRUE(result.cut_by_default);
 }
 
+TEST_F(ResultFormatTest, OfSeveralCandidatesTheBestAreGiven) {
+  FinishedLine line(6);  // three of each of two prompts
+  for (int32_t i = 0; i < 6; ++i) {
+    FinishedRequest& part = line[i];
+    part.request = MakeRequest(Endpoint::kCompletions);
+    part.request.part = i;
+    part.request.num_parts = 6;
+    part.request.choices = 2;
+    part.request.candidates = 3;
+    part.request.sampling.logprobs = 0;
+    part.request.hides_logprobs = true;
+    part.generation.text = std::string(1, static_cast<char>('a' + i));
+    part.generation.cached_tokens = i == 0 ? 4 : i == 1 ? 2 : 6;
+  }
+  // By the mean of each, not the sum.
+  const std::vector<std::vector<float>> logprobs = {
+      {-1, -1, -1, -1}, {-2}, {-1}, {-INFINITY}, {-3, -1}, {-2}};
+  for (size_t i = 0; i < line.size(); ++i) {
+    for (const float logprob : logprobs[i]) {
+      line[i].generation.logprobs.emplace_back().logprob = logprob;
+      ++line[i].generation.generated;
+    }
+  }
+  line[1].generation.finish_reason = FinishReason::kLength;  // is not given
+  const json body =
+      json::parse(FormatAnswer(line, "m", absl::UnixEpoch(), &tokens_,
+                               /*prompt_details=*/true))["response"]["body"];
+  EXPECT_EQ(body["choices"], json::parse(R"([
+    {"index": 0, "text": "a", "logprobs": null, "finish_reason": "stop"},
+    {"index": 1, "text": "c", "logprobs": null, "finish_reason": "stop"},
+    {"index": 2, "text": "e", "logprobs": null, "finish_reason": "stop"},
+    {"index": 3, "text": "f", "logprobs": null, "finish_reason": "stop"}])"));
+  // Each prompt once, and all that was generated.
+  EXPECT_EQ(body["usage"], json::parse(R"({"prompt_tokens": 10,
+    "completion_tokens": 10, "total_tokens": 20,
+    "prompt_tokens_details": {"cached_tokens": 8}})"));
+  const StoredResult result =
+      FormatResult(line, "m", absl::UnixEpoch(), 1 << 20, &tokens_);
+  EXPECT_EQ(result.prompt_tokens, 10);
+  EXPECT_EQ(result.generation_tokens, 10);
+  EXPECT_EQ(result.cached_tokens, 8);
+  EXPECT_EQ(result.outcome, "stop");
+  line[4].generation.status = absl::InternalError("broken");
+  const StoredResult failed =
+      FormatResult(line, "m", absl::UnixEpoch(), 1 << 20, &tokens_);
+  EXPECT_EQ(json::parse(failed.line)["error"]["param"], "prompt[1]");
+}
+
 TEST_F(ResultFormatTest, Embeddings) {
   FinishedLine line(2);
   line[0].request = line[1].request = MakeRequest(Endpoint::kEmbeddings);
