@@ -17,9 +17,6 @@ namespace {
 constexpr double kLengthsForgotten = 1.0 / 64;
 constexpr double kLengthsAssumed = 4;
 
-// The sequences that one overtakes at most, and that overtake one.
-constexpr int32_t kMaxOvertaken = 64;
-
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
@@ -69,7 +66,9 @@ absl::StatusOr<StepScheduler> StepScheduler::Create(const Options& options) {
 }
 
 StepScheduler::StepScheduler(const Options& options)
-    : options_(options), prefixes_(options.page_tokens) {
+    : options_(options),
+      prefixes_(options.page_tokens),
+      waiting_(options.order) {
   options_.share_prefixes = options.share_prefixes && options.refill &&
                             options.kv_window.pages_each == 0;
   for (int32_t b = 0; b < options.num_blocks; ++b) {
@@ -113,32 +112,15 @@ bool StepScheduler::Fits(int32_t max_positions) const {
 
 void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
                             int32_t max_positions, int64_t logit_biases,
-                            std::span<const int32_t> shared_tokens) {
+                            std::span<const int32_t> shared_tokens,
+                            const Turn& turn) {
   assert(shared_tokens.size() < static_cast<size_t>(known_tokens));
-  assert(!waiting_index_.contains(id) && !running_.contains(id));
+  assert(!waiting_.contains(id) && !running_.contains(id));
   assert(known_tokens >= 1 && known_tokens <= max_positions &&
          Fits(max_positions));
   if (options_.share_prefixes) prefixes_.Add(id, shared_tokens);
-  waiting_index_[id] = waiting_.insert(
-      PlaceFor(id), {id, known_tokens, max_positions, logit_biases});
-}
-
-std::list<StepScheduler::Waiting>::iterator StepScheduler::PlaceFor(
-    SequenceId id) {
-  auto best = waiting_.end();
-  int32_t most = 0, looked_at = 0;
-  for (auto it = waiting_.end();
-       it != waiting_.begin() && looked_at <= kMaxOvertaken; ++looked_at) {
-    const auto place = it--;
-    const int32_t common = prefixes_.Common(id, it->id);
-    if (common > most) {
-      most = common;
-      best = place;
-    }
-    if (it->overtaken >= kMaxOvertaken) break;
-  }
-  for (auto it = best; it != waiting_.end(); ++it) ++it->overtaken;
-  return best;
+  waiting_.Add({id, known_tokens, max_positions, logit_biases, turn},
+               prefixes_);
 }
 
 std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
@@ -349,64 +331,81 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
                CeilDiv(running() + waiting(), options_.num_blocks));
   const int64_t micro_batch_limit =
       CeilDiv(block_limit, options_.num_microbatches);
-  int64_t biases_left = options_.max_logit_biases;
-
-  for (auto next = waiting_.begin();
-       next != waiting_.end() && block.sequences < block_limit;) {
-    const Waiting& head = *next;
-    if (!decision->admit.empty() && head.logit_biases > biases_left) return;
-    const PrefixTree::Match match = prefixes_.Find(head.id);
-    if (WaitsForPrefix(match)) {
+  Admissions admissions = {
+      block_index, block_limit, micro_batch_limit, options_.max_logit_biases,
+      left,        *decision};
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && block.sequences < block_limit) {
+    if (WaitsForPrefix(prefixes_.Find(next->sequence.id))) {
       ++next;
-      continue;
+    } else if (AdmitOne(next->sequence, false, &admissions)) {
+      next = waiting_.Remove(next, prefixes_);
+    } else {
+      break;
     }
-    const int32_t context = match.pages * options_.page_tokens;
-    const int32_t rest = head.known_tokens - context;
-    int32_t best = -1;
-    for (int32_t m = 0; m < options_.num_microbatches; ++m) {
-      const int64_t size = block.micro_batches[m].size();
-      if (size >= micro_batch_limit) continue;
-      if (options_.refill && left[m].Fit(context, rest) == 0) continue;
-      if (best < 0 ||
-          size < static_cast<int64_t>(block.micro_batches[best].size()))
-        best = m;
-    }
-    if (best < 0) return;
-    std::vector<Running>& micro_batch = block.micro_batches[best];
-    const int32_t planned = left[best].Fit(context, rest);
-    UsageProfile::Use use;
-    if (!ClaimFor(head, match, block_limit, micro_batch, planned, &block,
-                  &use)) {
-      return;
-    }
-    prefixes_.Admit(head.id, match);
-    biases_left -= head.logit_biases;
-    left[best].Take(context, rest);
-    micro_batch.push_back({.id = head.id,
-                           .known_tokens = head.known_tokens,
-                           .max_positions = head.max_positions,
-                           .admission = admissions_++,
-                           .cached_tokens = context,
-                           .new_tokens = planned,
-                           .use = use});
-    running_[head.id] = {block_index, best};
-    ++block.sequences;
-    decision->admit.push_back(head.id);
-    decision->prefixes.push_back({match.source, context});
-    waiting_index_.erase(head.id);
-    next = waiting_.erase(next);
   }
+  if (options_.order != Order::kLongest || next == waiting_.end()) return;
+  const int64_t rank = next->sequence.turn.rank;
+  while (block.sequences < block_limit && waiting_.MayFill()) {
+    const Waiting& last = std::prev(waiting_.end())->sequence;
+    if (last.turn.rank != rank || !AdmitOne(last, true, &admissions)) return;
+    waiting_.RemoveLast(prefixes_);
+  }
+}
+
+bool StepScheduler::AdmitOne(const Waiting& head, bool fills,
+                             Admissions* admissions) {
+  auto& [block_index, block_limit, micro_batch_limit, biases_left, left,
+         decision] = *admissions;
+  Block& block = blocks_[block_index];
+  if (!decision.admit.empty() && head.logit_biases > biases_left) return false;
+  const PrefixTree::Match match = prefixes_.Find(head.id);
+  if (fills && (WaitsForPrefix(match) || match.to_reserve > 0)) return false;
+  const int32_t context = match.pages * options_.page_tokens;
+  const int32_t rest = head.known_tokens - context;
+  int32_t best = -1;
+  for (int32_t m = 0; m < options_.num_microbatches; ++m) {
+    const int64_t size = block.micro_batches[m].size();
+    if (size >= micro_batch_limit) continue;
+    if (options_.refill && left[m].Fit(context, rest) == 0) continue;
+    if (best < 0 ||
+        size < static_cast<int64_t>(block.micro_batches[best].size()))
+      best = m;
+  }
+  if (best < 0) return false;
+  std::vector<Running>& micro_batch = block.micro_batches[best];
+  const int32_t planned = left[best].Fit(context, rest);
+  UsageProfile::Use use;
+  if (!ClaimFor(head, match, block_limit, micro_batch, planned, fills, &block,
+                &use)) {
+    return false;
+  }
+  prefixes_.Admit(head.id, match);
+  biases_left -= head.logit_biases;
+  left[best].Take(context, rest);
+  micro_batch.push_back({.id = head.id,
+                         .known_tokens = head.known_tokens,
+                         .max_positions = head.max_positions,
+                         .admission = admissions_++,
+                         .cached_tokens = context,
+                         .new_tokens = planned,
+                         .use = use});
+  running_[head.id] = {block_index, best};
+  ++block.sequences;
+  decision.admit.push_back(head.id);
+  decision.prefixes.push_back({match.source, context});
+  return true;
 }
 
 bool StepScheduler::ClaimFor(const Waiting& sequence,
                              const PrefixTree::Match& match,
                              int64_t block_limit,
                              const std::vector<Running>& micro_batch,
-                             int32_t planned, Block* block,
+                             int32_t planned, bool fills, Block* block,
                              UsageProfile::Use* use) {
   const int32_t shared = match.pages + match.to_reserve;
   const bool by_profile = options_.reserve == Reserve::kProfile;
-  if (by_profile && block->sequences > 0 && block->credit <= 0 &&
+  if (by_profile && !fills && block->sequences > 0 && block->credit <= 0 &&
       Paces(sequence, block_limit, shared)) {
     return false;
   }
@@ -418,8 +417,11 @@ bool StepScheduler::ClaimFor(const Waiting& sequence,
   const int64_t window_claim = by_profile
                                    ? block->window_profile.PeakWith(*use)
                                    : block->maximum_window_pages + window_pages;
+  if (fills && (claim > Claim(*block) || window_claim > WindowClaim(*block))) {
+    return false;
+  }
   while (!HasRoom(*block, claim, window_claim, match.to_reserve)) {
-    if (!prefixes_.Evict(sequence.id, running_.empty())) return false;
+    if (fills || !prefixes_.Evict(sequence.id, running_.empty())) return false;
   }
   if (!IsShare(*block, claim)) return false;
   if (!by_profile) {
@@ -429,6 +431,7 @@ bool StepScheduler::ClaimFor(const Waiting& sequence,
   }
   block->profile.Add(*use);
   block->window_profile.Add(*use);
+  if (fills) return true;
   const int32_t end = ExpectedEnd(sequence);
   const int64_t cost =
       PageSteps(sequence.known_tokens, end, options_.page_tokens) -
@@ -530,6 +533,14 @@ int32_t StepScheduler::ExpectedEnd(const Waiting& sequence) const {
 bool StepScheduler::Paces(const Waiting& sequence, int64_t block_limit,
                           int32_t shared_pages) const {
   if (!options_.refill) return false;
+  if (options_.order == Order::kLongest) {
+    // Shorter ones fill what those that begin together leave.
+    const Waiting& last = std::prev(waiting_.end())->sequence;
+    if (2 * (last.max_positions - last.known_tokens) <
+        sequence.max_positions - sequence.known_tokens) {
+      return false;
+    }
+  }
   const double pages = static_cast<double>(options_.kv_pages);
   // A block is full at once if as many as it takes fit even at their maximum.
   const int64_t own_pages = PagesFor(sequence.max_positions) - shared_pages;
@@ -644,19 +655,8 @@ void StepScheduler::DropFinished(Block& block,
   });
 }
 
-std::vector<SequenceId> StepScheduler::LastWaiting(int64_t max) const {
-  std::vector<SequenceId> last;
-  const int64_t count = std::clamp<int64_t>(max, 0, waiting());
-  for (auto it = std::prev(waiting_.end(), count); it != waiting_.end(); ++it) {
-    last.push_back(it->id);
-  }
-  return last;
-}
-
 void StepScheduler::Finish(SequenceId id) {
-  if (auto it = waiting_index_.find(id); it != waiting_index_.end()) {
-    waiting_.erase(it->second);
-    waiting_index_.erase(it);
+  if (waiting_.Remove(id, prefixes_)) {
     prefixes_.Remove(id);
     return;
   }
@@ -716,9 +716,8 @@ std::vector<SequenceId> StepScheduler::Clear() {
   std::vector<SequenceId> ids;
   ids.reserve(ran.size() + waiting_.size());
   for (const auto& [admission, id] : ran) ids.push_back(id);
-  for (const Waiting& sequence : waiting_) ids.push_back(sequence.id);
-  waiting_.clear();
-  waiting_index_.clear();
+  for (const auto& waiting : waiting_) ids.push_back(waiting.sequence.id);
+  waiting_.Clear();
   running_.clear();
   pending_release_.clear();
   prefixes_ = PrefixTree(options_.page_tokens);

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <list>
 #include <optional>
 #include <span>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "scheduler/steps/chunk_room.h"
 #include "scheduler/steps/prefix_tree.h"
 #include "scheduler/steps/usage_profile.h"
+#include "scheduler/steps/waiting_queue.h"
 
 namespace sluice {
 
@@ -45,9 +45,12 @@ namespace sluice {
 // * Waiting sequences are admitted strictly in their order (no overtaking but
 //   for what waits for a prefix, so none starves), each to the micro-batch with
 //   the fewest sequences, where it stays until it ends. At most gbs in a
-//   micro-batch. Their order is that of Enqueue, but with `share_prefixes` one
-//   goes right behind the one that begins most like it, among the last
-//   kMaxOvertaken, none of which is overtaken more often than that.
+//   micro-batch. Their order is WaitingQueue's: that of Enqueue, or the longest
+//   first, but with `share_prefixes` those that begin alike go together.
+// * With Order::kLongest, where the next one lacks room, the last ones, the
+//   shortest, are admitted as long as their pages lie below what their block
+//   claims anyway: long ones that began together leave such room until they are
+//   at their ends. So these are not paced, unless all that wait are alike.
 // * With `share_prefixes`, a sequence begins with what is kept of its tokens,
 //   see below.
 // * With `refill`, a sequence is admitted when the step has tokens left for
@@ -151,6 +154,7 @@ class StepScheduler {
     // Whether sequences share the pages of what they begin with. Not without
     // refill, nor with windows' pages: other values count as false.
     bool share_prefixes = false;
+    Order order = Order::kArrival;
     // The room of one plan: entries of logit_bias, of the sequences that it
     // admits together; releases; and kept prefixes.
     int64_t max_logit_biases = 1 << 20;
@@ -178,25 +182,29 @@ class StepScheduler {
   // Fails as options.Validate() does.
   static absl::StatusOr<StepScheduler> Create(const Options& options);
 
-  // Puts a sequence into the waiting queue, as a rule at its end.
+  // Puts a sequence into the waiting queue, where it may overtake others.
   // `known_tokens` are to be prefilled (the prompt, on replay also what was
   // generated). No position beyond `max_positions` is ever planned: a sequence
   // that has got there waits for its Finish, and its block with it.
   // `logit_biases` counts the entries of its logit_bias. It may share the whole
-  // pages of `shared_tokens`, which are its first ones.
+  // pages of `shared_tokens`, which are its first ones. `turn` counts with
+  // Order::kLongest.
   // REQUIRES: `id` is not below 0, and neither waits nor runs nor awaits its
   // release; shared_tokens.size() < known_tokens;
   // 1 <= known_tokens <= max_positions; Fits(max_positions).
   void Enqueue(SequenceId id, int32_t known_tokens, int32_t max_positions,
                int64_t logit_biases = 0,
-               std::span<const int32_t> shared_tokens = {});
+               std::span<const int32_t> shared_tokens = {},
+               const Turn& turn = {});
 
   // Whether a sequence with so many positions could ever be admitted.
   bool Fits(int32_t max_positions) const;
 
-  int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
+  int64_t waiting() const { return waiting_.size(); }
   // Returns up to `max` waiting sequences, the last ones, in their order.
-  std::vector<SequenceId> LastWaiting(int64_t max) const;
+  std::vector<SequenceId> LastWaiting(int64_t max) const {
+    return waiting_.Last(max);
+  }
   // Returns the number of sequences admitted and not finished.
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
   // Returns the pages that all blocks claim: for the sequences that run, and
@@ -254,13 +262,7 @@ class StepScheduler {
   std::vector<SequenceId> Clear();
 
  private:
-  struct Waiting {
-    SequenceId id;
-    int32_t known_tokens;
-    int32_t max_positions;
-    int64_t logit_biases;
-    int32_t overtaken = 0;  // by those that came later
-  };
+  using Waiting = WaitingSequence;
 
   struct Running {
     SequenceId id;
@@ -345,8 +347,6 @@ class StepScheduler {
 
   explicit StepScheduler(const Options& options);
 
-  // Returns where a sequence is to wait that has just come.
-  std::list<Waiting>::iterator PlaceFor(SequenceId id);
   int64_t PagesFor(int32_t max_positions) const;
   int64_t WindowPagesFor(int32_t max_positions) const {
     return options_.kv_window.Claim(PagesFor(max_positions));
@@ -375,16 +375,27 @@ class StepScheduler {
   void DropFinished(Block& block, std::vector<Running>& micro_batch);
   void Admit(int32_t block_index, std::vector<Room>& left,
              StepDecision* decision);
+  // What the admissions of one step share.
+  struct Admissions {
+    int32_t block;
+    int64_t block_limit, micro_batch_limit;  // sequences
+    int64_t biases_left;
+    std::vector<Room>& left;
+    StepDecision& decision;
+  };
+  // Admits a sequence that waits, if it is its turn and there is room.
+  bool AdmitOne(const Waiting& head, bool fills, Admissions* admissions);
   // Whether the sequence should wait for what another one computes.
   bool WaitsForPrefix(const PrefixTree::Match& match) const {
     return match.coming_tokens >= options_.max_step_tokens;
   }
   // Claims the pages of a sequence that is to be admitted, after kept ones were
   // given up where need be; returns false if there is no room, or it is not its
-  // turn. Sets `use`.
+  // turn. Sets `use`. If it only `fills`, the block may claim no more for it.
   bool ClaimFor(const Waiting& sequence, const PrefixTree::Match& match,
                 int64_t block_limit, const std::vector<Running>& micro_batch,
-                int32_t planned, Block* block, UsageProfile::Use* use);
+                int32_t planned, bool fills, Block* block,
+                UsageProfile::Use* use);
   // Returns what the sequence may use if it is admitted now, `shared` of its
   // pages there, and `planned` of its tokens in the present step, behind those
   // of the micro-batch.
@@ -415,8 +426,7 @@ class StepScheduler {
   Options options_;
   std::vector<Block> blocks_;
   PrefixTree prefixes_;
-  std::list<Waiting> waiting_;
-  absl::flat_hash_map<SequenceId, std::list<Waiting>::iterator> waiting_index_;
+  WaitingQueue waiting_;
   absl::flat_hash_map<SequenceId, Place> running_;
   std::vector<SequenceId> pending_release_;
   int64_t admissions_ = 0;
