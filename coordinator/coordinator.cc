@@ -540,6 +540,7 @@ absl::Status Coordinator::StartDispatcher() {
   dispatch.keep_interval = options_.keep_interval;
   dispatch.kv_by_need = options_.kv_by_need;
   dispatch.share_prefixes = options_.share_prefixes;
+  dispatch.order = options_.order;
   SLUICE_ASSIGN_OR_RETURN(dispatcher_, Dispatcher::Create(std::move(dispatch)));
   workers_ = WorkerAttachService::Create(dispatcher_->sink(),
                                          {.guard = options_.guard});

@@ -19,6 +19,7 @@
 #include "coordinator/request.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "scheduler/plan/plan.h"
+#include "scheduler/steps/waiting_queue.h"
 #include "sluice/v1/cluster.pb.h"
 #include "sluice/v1/jobs.pb.h"
 
@@ -95,6 +96,8 @@ class Coordinator {
     bool kv_by_need = true;
     // Has requests that begin alike compute their beginning once.
     bool share_prefixes = true;
+    // Which of the waiting requests go first.
+    Order order = Order::kArrival;
     // Has each answer say how much of its prompt that was.
     bool prompt_details = false;
     WorkerTimeouts timeouts;

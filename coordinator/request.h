@@ -102,6 +102,7 @@ struct Request {
   int32_t candidates = 1;
   // Nobody asked for sampling.logprobs, which tell the best candidates.
   bool hides_logprobs = false;
+  int64_t priority = 0;  // its job's, when it was handed out
   // The begin of the answer, if an earlier process came so far.
   AnswerTokens known;
 

@@ -68,6 +68,17 @@ CLI::Option* CoordinatorFlags::AddNumMicrobatches(CLI::App* app) {
                          "micro-batches in a block; default: 1, or planned");
 }
 
+CLI::Option* CoordinatorFlags::AddOrder(CLI::App* app) {
+  return app
+      ->add_option("--order", order,
+                   "which waiting requests go first: input: as they stand; "
+                   "longest: of a thousand, those expected to take longest, "
+                   "which ends a job of unlike lengths sooner; answers are the "
+                   "same")
+      ->check(CLI::IsMember({"input", "longest"}))
+      ->capture_default_str();
+}
+
 CLI::Option* CoordinatorFlags::AddPolicy(CLI::App* app) {
   AddFormatAliases(app, &options.policy);
   return app->add_option(
@@ -157,6 +168,7 @@ absl::StatusOr<Coordinator::Options> CoordinatorFlags::Read(
   read.keep_interval = absl::Seconds(keep_interval);
   read.kv_by_need = !reserve_kv;
   read.share_prefixes = share_prefixes == "on";
+  read.order = order == "longest" ? Order::kLongest : Order::kArrival;
   return read;
 }
 

@@ -16,7 +16,7 @@ struct CoordinatorFlags {
   Coordinator::Options options;  // some flags are bound to it directly
   std::string model, dtype = "auto", load_format = "auto";
   std::string plan = "off", split = "even", generation_config = "auto";
-  std::string replicas = "1", share_prefixes = "on";
+  std::string replicas = "1", share_prefixes = "on", order = "input";
   bool no_refill = false, reserve_kv = false;
   double keep_interval = 60;  // seconds
 
@@ -27,6 +27,7 @@ struct CoordinatorFlags {
   CLI::Option* AddMaxStepTokens(CLI::App* app, const std::string& aliases = "");
   CLI::Option* AddNoRefill(CLI::App* app);
   CLI::Option* AddNumMicrobatches(CLI::App* app);
+  CLI::Option* AddOrder(CLI::App* app);
   CLI::Option* AddPolicy(CLI::App* app);
   CLI::Option* AddPromptDetails(CLI::App* app);
   CLI::Option* AddReplicas(CLI::App* app);

@@ -113,6 +113,7 @@ void AddFlags(CLI::App& app, Flags& f) {
   c.AddNoRefill(&app);
   c.AddReserveKv(&app);
   c.AddSharePrefixes(&app);
+  c.AddOrder(&app);
   c.AddPromptDetails(&app);
   c.AddKeepInterval(&app);
   app.add_option("--heartbeat-timeout", f.heartbeat_timeout,

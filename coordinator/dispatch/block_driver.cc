@@ -14,11 +14,9 @@ BlockDriver::BlockDriver(Options options)
 
 void BlockDriver::Add(Request request) {
   const SequenceId id(next_sequence_++);
-  SequenceState& sequence =
-      sequences_
-          .try_emplace(id, std::move(request), &eos_tokens_, options_.tokenizer,
-                       options_.clock->Monotonic())
-          .first->second;
+  SequenceState& sequence = Insert(
+      id, SequenceState(std::move(request), &eos_tokens_, options_.tokenizer,
+                        options_.clock->Monotonic()));
   const Request& r = sequence.request();
   if (absl::Status status = CheckTokens(r); !status.ok()) {
     sequence.Fail(std::move(status));
@@ -31,6 +29,11 @@ void BlockDriver::Add(Request request) {
   } else {
     pending_.push_back(id);
   }
+}
+
+SequenceState& BlockDriver::Insert(SequenceId id, SequenceState sequence) {
+  prompt_tokens_ += std::ssize(sequence.request().prompt);
+  return sequences_.try_emplace(id, std::move(sequence)).first->second;
 }
 
 // Tokens that no worker can compute must not reach one: they would fail again
@@ -75,7 +78,22 @@ void BlockDriver::Enqueue(SequenceId id) {
   scheduler_->Enqueue(
       id, sequence.known_tokens(), sequence.max_positions(),
       static_cast<int64_t>(sequence.request().sampling.logit_bias.size()),
-      sequence.SharedTokens());
+      sequence.SharedTokens(), TurnOf(sequence));
+}
+
+// Those that had begun go first, in their order.
+Turn BlockDriver::TurnOf(const SequenceState& sequence) const {
+  const Request& request = sequence.request();
+  const int64_t left = sequence.max_positions() - std::ssize(sequence.tokens());
+  if (sequence.was_admitted || left < request.max_tokens) {
+    return {.rank = INT64_MAX};
+  }
+  const auto learned = job_lengths_.find(request.job);
+  const double share =
+      learned == job_lengths_.end() ? 1 : learned->second.share();
+  return {.rank = request.priority,
+          .expected = static_cast<int64_t>(share * static_cast<double>(left)),
+          .prefill = sequence.known_tokens()};
 }
 
 void BlockDriver::Finish(SequenceId id) {
@@ -84,7 +102,6 @@ void BlockDriver::Finish(SequenceId id) {
   if (scheduler_) scheduler_->Finish(id);
   if (sequence.admitted) --jobs_[sequence.request().job].running;
   stats_.latency_seconds.push_back(SecondsSinceAccepted(sequence));
-  const int32_t allowed = sequence.request().max_tokens;
   finished_.push_back(sequence.TakeFinished());
   const Generation& generation = finished_.back().generation;
   const auto prompt =
@@ -98,12 +115,30 @@ void BlockDriver::Finish(SequenceId id) {
       stats_.prompt_tokens += prompt - sequence.prefilled;
     }
   }
-  if (generation.status.ok()) {
-    ++ended_;
-    generated_ += generation.generated;
-    allowed_ += allowed;
-  }
+  prompt_tokens_ -= prompt;
+  LearnFrom(finished_.back());
   sequences_.erase(it);
+}
+
+void BlockDriver::LearnFrom(const FinishedRequest& finished) {
+  if (!finished.generation.status.ok()) return;
+  // More jobs than that are forgotten, and learned anew.
+  constexpr size_t kMaxJobs = 256;
+  if (job_lengths_.size() >= kMaxJobs &&
+      !job_lengths_.contains(finished.request.job)) {
+    job_lengths_.clear();
+  }
+  for (Lengths* lengths : {&lengths_, &job_lengths_[finished.request.job]}) {
+    ++lengths->ended;
+    lengths->generated += finished.generation.generated;
+    lengths->allowed += finished.request.max_tokens;
+  }
+}
+
+double BlockDriver::Lengths::share() const {
+  constexpr int64_t kEnough = 32;
+  if (ended < kEnough || allowed == 0) return 1;
+  return static_cast<double>(generated) / static_cast<double>(allowed);
 }
 
 int64_t BlockDriver::rows_in_flight() const {
@@ -128,12 +163,6 @@ int64_t BlockDriver::held_rows() const {
   return rows;
 }
 
-double BlockDriver::output_share() const {
-  constexpr int64_t kEnough = 32;
-  if (ended_ < kEnough || allowed_ == 0) return 1;
-  return static_cast<double>(generated_) / static_cast<double>(allowed_);
-}
-
 void BlockDriver::Cancel(JobId job) {
   std::vector<SequenceId> ids;
   for (const auto& [id, sequence] : sequences_) {
@@ -152,6 +181,7 @@ SequenceState BlockDriver::Extract(SequenceId id) {
   const auto it = sequences_.find(id);
   if (scheduler_) scheduler_->Finish(id);
   SequenceState sequence = std::move(it->second);
+  prompt_tokens_ -= std::ssize(sequence.request().prompt);
   sequences_.erase(it);
   return sequence;
 }
@@ -215,7 +245,7 @@ std::vector<SequenceState> BlockDriver::TakeUnfit() {
 
 void BlockDriver::Adopt(SequenceState sequence) {
   const SequenceId id(next_sequence_++);
-  sequences_.try_emplace(id, std::move(sequence));
+  Insert(id, std::move(sequence));
   if (scheduler_) {
     Enqueue(id);
   } else {

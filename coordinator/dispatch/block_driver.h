@@ -132,6 +132,8 @@ class BlockDriver {
 
   // The number of requests here, and of those admitted to a block.
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
+  // The tokens of the prompts of requests here.
+  int64_t prompt_tokens() const { return prompt_tokens_; }
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t waiting() const { return live() - running(); }
   int64_t blocks_in_flight() const;
@@ -150,7 +152,7 @@ class BlockDriver {
   int64_t held_rows() const;
   // The share of their max_tokens that ended requests generated; 1 as long as
   // too few have ended.
-  double output_share() const;
+  double output_share() const { return lengths_.share(); }
   std::optional<PlanEpoch> epoch() const { return epoch_; }
 
  private:
@@ -170,7 +172,19 @@ class BlockDriver {
     int64_t decode_tokens = 0;
   };
 
+  // What ended answers of a job generated, of what they were allowed.
+  struct Lengths {
+    int64_t ended = 0;
+    int64_t generated = 0;
+    int64_t allowed = 0;
+    double share() const;
+  };
+
   absl::Status CheckTokens(const Request& request) const;
+  SequenceState& Insert(SequenceId id, SequenceState sequence);
+  Turn TurnOf(const SequenceState& sequence) const;
+  // Learns from an answer that ended.
+  void LearnFrom(const FinishedRequest& finished);
   void Enqueue(SequenceId id);
   SequenceState Extract(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
@@ -207,9 +221,9 @@ class BlockDriver {
   double busy_seconds_ = 0;
   BusyTime own_time_;
   PhaseRows rows_;
-  int64_t ended_ = 0;
-  int64_t generated_ = 0;
-  int64_t allowed_ = 0;
+  Lengths lengths_;  // of all
+  absl::flat_hash_map<JobId, Lengths> job_lengths_;
+  int64_t prompt_tokens_ = 0;
   // While a step is in flight: until when its time is counted, and that time
   // by busy_time().
   absl::Duration counted_until_;

@@ -366,6 +366,7 @@ void Dispatcher::FollowPlan(size_t pipeline) {
   // Sparse attention makes what a chunk computes depend on where it begins.
   scheduler.share_prefixes =
       options_.share_prefixes && plan.kv_shared() && policy.sparsity >= 1;
+  scheduler.order = options_.order;
   scheduler.packing = policy.packing;
   scheduler.max_logit_biases = kMaxPlanLogitBiases;
   scheduler.max_releases = kMaxPlanReleases;
@@ -397,7 +398,7 @@ void Dispatcher::MoveRequests() {
   }
   for (Lane* const from : stopped) {
     for (const auto& to : lanes_) {
-      const int64_t room = to->window - to->driver.live();
+      const int64_t room = Wanted(*to) - to->driver.live();
       if (!to->driver.epoch() || room <= 0) continue;
       const auto fits = [&](const SequenceState& sequence) {
         return to->driver.Fits(sequence);
@@ -490,9 +491,9 @@ void Dispatcher::EvenOut() {
 Dispatcher::Lane& Dispatcher::LaneFor(const Request& request) {
   Lane* best = &*lanes_[fetching_for_];
   if (lanes_.size() < 2) return *best;
-  const auto fill = [](const Lane& lane) {
+  const auto fill = [this](const Lane& lane) {
     return static_cast<double>(lane.driver.live()) /
-           static_cast<double>(std::max<int64_t>(1, lane.window));
+           static_cast<double>(std::max<int64_t>(1, Wanted(lane)));
   };
   const double most = fill(*best) + kMaxImbalance;
   int64_t known = best->driver.KnownTokens(request);
@@ -504,6 +505,13 @@ Dispatcher::Lane& Dispatcher::LaneFor(const Request& request) {
     best = &*lane;
   }
   return *best;
+}
+
+int64_t Dispatcher::Wanted(const Lane& lane) const {
+  const bool more = options_.order == Order::kLongest &&
+                    lane.driver.prompt_tokens() < options_.max_window_tokens;
+  return more ? std::max<int64_t>(lane.window, options_.max_window)
+              : lane.window;
 }
 
 void Dispatcher::FetchMore() {
@@ -519,13 +527,14 @@ void Dispatcher::FetchMore() {
       awaiting += lane.driver.live();
       continue;
     }
-    const int64_t own = lane.window - lane.driver.live();
+    const int64_t wanted = Wanted(lane);
+    const int64_t own = wanted - lane.driver.live();
     if (own < std::max<int64_t>(1, lane.window / 8)) continue;
     const double of_window =
-        static_cast<double>(own) / static_cast<double>(lane.window);
+        static_cast<double>(own) / static_cast<double>(wanted);
     if (of_window <= share) continue;
     share = of_window;
-    room = own;
+    room = std::min(own, lane.window);
     fetching_for_ = p;
   }
   if (room == 0 || awaiting >= kMaxAwaiting) return;

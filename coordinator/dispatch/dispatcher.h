@@ -52,7 +52,13 @@ class Dispatcher {
     bool kv_by_need = true;
     // Has requests share what they begin with, where all stages can.
     bool share_prefixes = true;
+    // Which of the waiting requests go first.
+    Order order = Order::kArrival;
     int32_t min_window = 64;  // requests held at least
+    // With Order::kLongest, requests held at most, while their prompts have no
+    // more than so many tokens: of these the longest are chosen.
+    int32_t max_window = 1024;
+    int64_t max_window_tokens = 8 << 20;
     // Nothing more is computed while the queue has this much to store: results
     // with scores of long prompts are large, and no number of requests bounds
     // them.
@@ -110,7 +116,7 @@ class Dispatcher {
 
     // Sequences that can be admitted at once.
     int64_t slots = 0;
-    int64_t window = 0;  // requests held at most
+    int64_t window = 0;  // requests held, as a rule at most
     int64_t tokens = 0;  // sampled since the dispatcher began
     // Requests that wait for its next epoch, since no other pipeline holds
     // them; as of the last report.
@@ -144,6 +150,8 @@ class Dispatcher {
   // like it, unless that one is fuller by a part of its window.
   Lane& LaneFor(const Request& request);
   void FetchMore();
+  // Returns how many requests a lane wants to hold.
+  int64_t Wanted(const Lane& lane) const;
   int64_t live() const;  // requests in all lanes
   // Gives new tokens to the queue.
   void StoreTokens();

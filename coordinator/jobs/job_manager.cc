@@ -347,6 +347,7 @@ absl::StatusOr<std::vector<Request>> JobManager::Restore(
   if (cursor.accepted_us > 0) {
     line->accepted = absl::FromUnixMicros(cursor.accepted_us);
   }
+  line->priority = cursor.priority;
   line->index = stored.index;
   line->custom_id = std::move(stored.custom_id);
   line->prompt = std::move(stored.prompt);

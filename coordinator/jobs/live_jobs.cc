@@ -306,7 +306,8 @@ std::optional<LiveJobs::Cursor> LiveJobs::NextRunnable() const {
   if (runnable_.empty()) return std::nullopt;
   const JobId job = runnable_.begin()->second;
   const Live& live = live_.at(job);
-  return Cursor{job, live.next_index, live.record.started_us};
+  return Cursor{job, live.next_index, live.record.started_us,
+                live.record.priority};
 }
 
 bool LiveJobs::Advance(JobId job, int64_t next_index, int64_t taken,
@@ -337,6 +338,7 @@ std::vector<Request> LiveJobs::TakeReturned(JobId job, size_t max) {
   while (taken.size() < max && !live->returned.empty()) {
     taken.push_back(
         std::move(live->returned.extract(live->returned.begin()).mapped()));
+    taken.back().priority = live->record.priority;
   }
   const auto lines =
       std::count_if(taken.begin(), taken.end(),

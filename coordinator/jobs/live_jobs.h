@@ -64,6 +64,7 @@ class LiveJobs {
     JobId job;
     int64_t next_index = 0;
     int64_t accepted_us = 0;  // JobRecord::started_us
+    int64_t priority = 0;
   };
   // The job whose requests are handed out next.
   std::optional<Cursor> NextRunnable() const;

@@ -76,7 +76,8 @@ def test_choices_are_those_of_lines_of_their_own():
     for flags, shared in ((SMALL, True),
                           ((*SMALL, "--workers", "2", "--num-microbatches", "2"), True),
                           ((*SMALL, "--share-prefixes", "off", "--workers", "2"), False),
-                          ((*SMALL, "--no-refill"), False)):
+                          ((*SMALL, "--no-refill"), False),
+                          ((*SMALL, "--order", "longest"), True)):
         figures, results = harness.run(LLAMA, lines, *FP32, *flags)
         assert harness.answers(results) == expected, flags
         assert figures["prompt_tokens"] == sum(usage["prompt_tokens"] for _, usage in expected.values()), figures

@@ -107,6 +107,7 @@ void ClusterFlags::AddBatching(CLI::App* app) {
   coordinator.AddNoRefill(app)->group(group);
   coordinator.AddReserveKv(app)->group(group);
   coordinator.AddSharePrefixes(app)->group(group);
+  coordinator.AddOrder(app)->group(group);
   coordinator.AddPromptDetails(app)->group(group);
 }
 

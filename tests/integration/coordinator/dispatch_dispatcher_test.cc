@@ -243,22 +243,40 @@ TEST_F(DispatcherTest, WithoutRefillTheTokensAreTheSame) {
   ExpectResults(requests);
 }
 
-TEST_F(DispatcherTest, HoldsAWindowOfRequests) {
-  options_.min_window = 1;
-  BoundedQueue<int> gate(1000);
-  Start(HashModel(1000));
-  pipeline_->SetOnStep([&](int64_t) { gate.Pop(); });
-  const std::vector<Request> requests = AddRequests(1, 100, 4);
-  AddWorker("a");
-  queue_.WaitForTaken(8);  // twice gbs
-  gate.Push(0);
-  queue_.WaitForTokens(1);
-  EXPECT_LE(queue_.taken(), 8 + queue_.results().size());
-  gate.Close();
-  queue_.WaitForResults(100);
-  ExpectResults(requests);
-  EXPECT_LE(queue_.largest_take(), 8);
-  Stop();
+// Holds so many requests, and no more, while the first step is on its way.
+class WindowTest : public DispatcherTest {
+ protected:
+  void ExpectToHold(size_t held) {
+    options_.min_window = 1;
+    BoundedQueue<int> gate(1000);
+    Start(HashModel(1000));
+    pipeline_->SetOnStep([&](int64_t) { gate.Pop(); });
+    const std::vector<Request> requests = AddRequests(1, 100, 4);
+    AddWorker("a");
+    queue_.WaitForTaken(held);
+    gate.Push(0);
+    queue_.WaitForTokens(1);
+    EXPECT_LE(queue_.taken(), held + queue_.results().size());
+    gate.Close();
+    queue_.WaitForResults(100);
+    ExpectResults(requests);
+    EXPECT_LE(queue_.largest_take(), 8);
+    Stop();
+  }
+};
+
+TEST_F(WindowTest, IsTwiceWhatRuns) { ExpectToHold(8); }
+
+TEST_F(WindowTest, IsWiderToChooseTheLongestOf) {
+  options_.order = Order::kLongest;
+  options_.max_window = 60;
+  ExpectToHold(60);
+}
+
+TEST_F(WindowTest, IsNoWiderForLongPrompts) {
+  options_.order = Order::kLongest;
+  options_.max_window_tokens = 1;
+  ExpectToHold(8);
 }
 
 TEST_F(DispatcherTest, TakesWorkThatComesLater) {
