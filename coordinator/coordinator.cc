@@ -504,8 +504,8 @@ absl::Status Coordinator::StartDispatcher() {
   members.replicas = options_.replicas;
   members.num_layers = spec.num_layers;
   members.num_blocks = options_.num_blocks;
-  members.layer_bytes = WeightBytes(LayerElements(spec), policy_->dtype,
-                                    policy_->compress_weights);
+  members.layer_bytes = WeightBytes(AllLayerElements(spec) / spec.num_layers,
+                                    policy_->dtype, policy_->compress_weights);
   members.max_model_len = options_.max_model_len;
   members.policy = *policy_;
   members.fixed_plans = plans_;

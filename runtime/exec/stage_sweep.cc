@@ -1,5 +1,6 @@
 #include "runtime/exec/stage_sweep.h"
 
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -178,7 +179,7 @@ absl::Status StageSweep::FinishItem(size_t item,
     SLUICE_RETURN_IF_ERROR(
         backend_.ProjectOut(layer, packed, work.view, work.rows));
     attention_.ReadAhead();  // what attention changed may be away by now
-    SLUICE_RETURN_IF_ERROR(backend_.Mlp(layer, packed, work.view, work.rows));
+    SLUICE_RETURN_IF_ERROR(FeedForward(layer, packed, work));
   }
   AddMark(options_.marks);
   SLUICE_RETURN_IF_ERROR(activations_.Release(item));
@@ -186,6 +187,25 @@ absl::Status StageSweep::FinishItem(size_t item,
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out,
                           activations_.Leave(k));
   return emit(k, std::move(out));
+}
+
+absl::Status StageSweep::FeedForward(int layer,
+                                     const Backend::PackedLayer& packed,
+                                     const BatchWork& work) {
+  const LayerLayout& layout = parts_.backend.weights->layer(layer);
+  if (layout.experts == 0) {
+    return backend_.Mlp(layer, packed, work.view, work.rows);
+  }
+  SLUICE_RETURN_IF_ERROR(
+      backend_.Route(layer, packed, work.view, work.rows, 0));
+  SLUICE_ASSIGN_OR_RETURN(const std::span<const int32_t> rows,
+                          backend_.RowsOfExperts());
+  for (int expert = 0; expert < layout.experts; ++expert) {
+    if (rows[expert] == 0) continue;
+    SLUICE_RETURN_IF_ERROR(backend_.RunExpert(
+        layer, expert, packed.view.From(layout.expert_begin(expert))));
+  }
+  return backend_.AddExperts(layer, work.view, 0, work.rows);
 }
 
 absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {

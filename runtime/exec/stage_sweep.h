@@ -74,6 +74,9 @@ class StageSweep : public StageExecutor {
   absl::Status RunItems(const Emit& emit, bool emits);
   absl::Status FinishItem(size_t item, const Backend::PackedLayer& packed,
                           const Emit& emit, bool emits);
+  // Adds the MLP, or the mixture, to a micro-batch.
+  absl::Status FeedForward(int layer, const Backend::PackedLayer& packed,
+                           const BatchWork& work);
   absl::StatusOr<Backend::PackedLayer> AcquireLayer(int layer);
   absl::Status RunHead(const StepPlan& plan);
 

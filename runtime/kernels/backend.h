@@ -66,15 +66,43 @@ class Backend {
                               int32_t first_segment, int32_t count) = 0;
   virtual absl::Status ProjectOut(int layer, const PackedLayer& packed,
                                   const BatchView& batch, float* x) = 0;
-  // Adds the MLP to x. In a parallel block, which adds both to the same x,
-  // ProjectOut has done so.
+  // Adds the MLP to x, of a layer that is no mixture. In a parallel block,
+  // which adds both to the same x, ProjectOut has done so.
   virtual absl::Status Mlp(int layer, const PackedLayer& packed,
                            const BatchView& batch, float* x) = 0;
 
-  // The data between the three steps, for attention elsewhere (another
-  // backend's Attend, on a copy of the rows): the q, k and v of each row of the
-  // micro-batch in `slot`, before positions are applied, and what attention
-  // gave it. It lies where the backend computes, and lasts as long.
+  // A mixture (MixtureSpec) takes three steps, so that rows of several
+  // micro-batches share one pass over its experts. Route() norms rows of x,
+  // chooses their experts, and makes them rows [at, at + batch.rows) of the
+  // mixture's, of which there are BackendShape::mixture_rows: those before have
+  // been made in the same way, those from `at` on are forgotten.
+  virtual absl::Status Route(int layer, const PackedLayer& packed,
+                             const BatchView& batch, const float* x,
+                             int32_t at) {
+    return NoMixtures();
+  }
+  // Returns how many of the mixture's rows have chosen each expert, in host
+  // memory, until the next Route(). Waits for that, as Finish().
+  virtual absl::StatusOr<std::span<const int32_t>> RowsOfExperts() {
+    return NoMixtures();
+  }
+  // Computes an expert for all rows that have chosen it. `packed` shows the
+  // expert alone. Called for one expert after the other, in the order of their
+  // numbers; those that no row has chosen may be left out.
+  virtual absl::Status RunExpert(int layer, int expert,
+                                 const PackedView& packed) {
+    return NoMixtures();
+  }
+  // Adds to x what the mixture has made of rows [at, at + batch.rows).
+  virtual absl::Status AddExperts(int layer, const BatchView& batch, int32_t at,
+                                  float* x) {
+    return NoMixtures();
+  }
+
+  // The data between the three steps of attention, for attention elsewhere
+  // (another backend's Attend, on a copy of the rows): the q, k and v of each
+  // row of the micro-batch in `slot`, before positions are applied, and what
+  // attention gave it. It lies where the backend computes, and lasts as long.
   struct AttentionRows {
     std::byte* qkv = nullptr;  // float [rows, q + 2 kv]
     size_t qkv_bytes = 0;      // of a row
@@ -136,6 +164,11 @@ class Backend {
 
   // Waits for all that computing calls have begun, and says what went wrong.
   virtual absl::Status Finish() { return absl::OkStatus(); }
+
+ private:
+  static absl::Status NoMixtures() {
+    return absl::UnimplementedError("this backend computes no mixtures");
+  }
 };
 
 }  // namespace sluice

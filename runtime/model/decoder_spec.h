@@ -38,9 +38,50 @@ struct RotarySpec {
   friend bool operator==(const RotarySpec&, const RotarySpec&) = default;
 };
 
+// What a router makes of its logits, of which each expert has one: the scores
+// by which experts are chosen, and the weights of those that are.
+enum class RouterKind {
+  kSoftmax,        // scores and weights: softmax over all experts
+  kSigmoid,        // scores and weights: sigmoid of each logit
+  kChosenSoftmax,  // scores: the logits; weights: softmax over the chosen
+};
+
+// A mixture of experts, MLPs of which each row takes a few. Of a row h, normed
+// as an MLP's input is, all of it in float32 but for the experts' products:
+//
+//   logits = router(h) [+ router bias], and scores of RouterKind
+//   chosen = the experts_per_token experts of the greatest score [+ choice
+//            bias]; of equal ones, those of lower numbers
+//   y = [[sigmoid(shared_score(h))] shared(h)] and then, in the order of their
+//       numbers, + weight * expert(h) of each of the chosen
+//
+// and y is added to x as what an MLP gives. With several groups, which are
+// neighbouring experts, a group counts as the sum of its two greatest scores
+// [+ choice bias], and experts of others than the chosen_groups greatest groups
+// have, for choosing, a score of 0, as in transformers.
+struct MixtureSpec {
+  int32_t experts = 0;  // 0: the model has no mixtures
+  int32_t experts_per_token = 0;
+  int32_t expert_size = 0;    // the width between an expert's matrices
+  int32_t shared_size = 0;    // of the expert that all rows take; 0: none
+  bool shared_score = false;  // the shared expert's output has a factor
+  RouterKind router = RouterKind::kSoftmax;
+  bool router_bias = false;
+  bool choice_bias = false;  // of choosing only, no part of weights
+  // Weights of the chosen are divided by their sum, if that is not 0, and then
+  // multiplied by `scale`.
+  bool normalize = false;
+  float scale = 1;
+  int32_t groups = 1;  // divides `experts`
+  int32_t chosen_groups = 1;
+  bool expert_bias = false;  // of the experts' matrices, but not the shared's
+  friend bool operator==(const MixtureSpec&, const MixtureSpec&) = default;
+};
+
 // The formats in which the checkpoint has a layer's matrices coded, each output
 // by itself; null: it has numbers, or codes that are only read as numbers. Bits
-// of answers do not depend on whether codes are kept.
+// of answers do not depend on whether codes are kept. In a mixture gate, up and
+// down are those of the shared expert, and all other experts are alike.
 struct LayerCodes {
   const CodeFormat* q = nullptr;
   const CodeFormat* k = nullptr;
@@ -49,6 +90,9 @@ struct LayerCodes {
   const CodeFormat* gate = nullptr;
   const CodeFormat* up = nullptr;
   const CodeFormat* down = nullptr;
+  const CodeFormat* expert_gate = nullptr;
+  const CodeFormat* expert_up = nullptr;
+  const CodeFormat* expert_down = nullptr;
   friend bool operator==(const LayerCodes&, const LayerCodes&) = default;
 };
 
@@ -57,6 +101,7 @@ struct LayerSpec {
   int32_t window = 0;         // positions visible including one's own; 0: all
   int32_t rotary = 0;         // of DecoderSpec::rotaries; -1: none
   float attention_scale = 1;  // times DecoderSpec::attention_scale
+  bool mixture = false;       // DecoderSpec::mixture takes the MLP's place
   LayerCodes codes;
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
@@ -83,8 +128,8 @@ struct DecoderSpec {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;  // divides num_heads
   int32_t head_dim = 0;
-  int32_t intermediate_size = 0;
-  int32_t max_positions = 0;  // the maximum of a sequence
+  int32_t intermediate_size = 0;  // of layers without a mixture
+  int32_t max_positions = 0;      // the maximum of a sequence
   // The default limit of a sequence, where the checkpoint does not tell for
   // sure that it is meant for max_positions; 0: max_positions.
   int32_t default_positions = 0;
@@ -106,9 +151,19 @@ struct DecoderSpec {
   Activation activation = Activation::kSilu;
   bool gated_mlp =
       true;  // down(act(gate(x)) * up(x)); otherwise down(act(up(x)))
+  // Of gated MLPs and experts with SiLU, for g = gate(x) and u = up(x): if
+  // gate_limit is not 0, g is at most that, and u within it on both sides;
+  // then down(g * sigmoid(gate_slope * g) * (u + up_offset)).
+  float gate_limit = 0;
+  float gate_slope = 1;
+  float up_offset = 0;
+  MixtureSpec mixture;  // that layers have (LayerSpec::mixture)
   bool qkv_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   bool out_bias = false;
+  // Each query head has a logit of its own, its sink, which takes part in its
+  // softmax as one more position would that has no value.
+  bool attention_sinks = false;
   bool mlp_bias = false;
   bool head_bias = false;
 
@@ -149,6 +204,14 @@ struct DecoderSpec {
     const auto of = static_cast<size_t>(layer(i).rotary);
     return of < rotaries.size() ? &rotaries[of] : nullptr;
   }
+  // Returns the width between the matrices of a layer's MLP, or of its shared
+  // expert; 0: it has neither.
+  int32_t inner_size(const LayerSpec& layer) const {
+    return layer.mixture ? mixture.shared_size : intermediate_size;
+  }
+  bool has_mixtures() const;
+  // Returns the greatest width between the matrices of an MLP or an expert.
+  int32_t widest_inner() const;
   bool alibi() const {
     return positions == PositionKind::kAlibi ||
            positions == PositionKind::kRoundedAlibi;

@@ -4,12 +4,64 @@
 
 namespace sluice {
 
-LayerWeights WeightsOf(const DecoderSpec& spec) {
-  using Role = TensorRole;
+namespace {
+
+using Role = TensorRole;
+
+// The matrices of an MLP, their biases, and how they are divided.
+struct MlpParts {
+  RankSplit split;
+  Role gate, up, down;
+  Role gate_bias, up_bias, down_bias;
+};
+constexpr MlpParts kMlp = {
+    RankSplit::kInner, Role::kGateWeight, Role::kUpWeight, Role::kDownWeight,
+    Role::kGateBias,   Role::kUpBias,     Role::kDownBias};
+constexpr MlpParts kExpert = {RankSplit::kExpertInner, Role::kExpertGateWeight,
+                              Role::kExpertUpWeight,   Role::kExpertDownWeight,
+                              Role::kExpertGateBias,   Role::kExpertUpBias,
+                              Role::kExpertDownBias};
+// It has no biases.
+constexpr MlpParts kShared = {RankSplit::kSharedInner, Role::kSharedGateWeight,
+                              Role::kSharedUpWeight,   Role::kSharedDownWeight,
+                              Role::kGateBias,         Role::kUpBias,
+                              Role::kDownBias};
+
+void AddMlp(const DecoderSpec& spec, const MlpParts& parts, int64_t inner,
+            bool bias, std::vector<LayerWeights::Vector>* vectors,
+            std::vector<LayerWeights::Matrix>* matrices) {
   const int64_t hidden = spec.hidden_size;
-  const int64_t inner = spec.intermediate_size;
+  std::vector<WeightSlot> biases = {{parts.up_bias, parts.split, inner, 0}};
+  std::vector<WeightSlot> up = {{parts.up, parts.split, inner, hidden}};
+  if (spec.gated_mlp) {
+    biases.insert(biases.begin(), {parts.gate_bias, parts.split, inner, 0});
+    up.insert(up.begin(), {parts.gate, parts.split, inner, hidden});
+  }
+  if (bias) {
+    vectors->push_back({LayerVector::kUpBias, std::move(biases)});
+    vectors->push_back({LayerVector::kDownBias,
+                        {{parts.down_bias, RankSplit::kHidden, hidden, 0}}});
+  }
+  matrices->push_back({LayerMatrix::kUp, std::move(up)});
+  matrices->push_back(
+      {LayerMatrix::kDown, {{parts.down, RankSplit::kHidden, hidden, inner}}});
+}
+
+int64_t Elements(const std::vector<LayerWeights::Matrix>& matrices) {
+  int64_t elements = 0;
+  for (const LayerWeights::Matrix& matrix : matrices) {
+    for (const WeightSlot& slot : matrix.slots) elements += slot.elements();
+  }
+  return elements;
+}
+
+}  // namespace
+
+LayerWeights WeightsOf(const DecoderSpec& spec, const LayerSpec& layer) {
+  const int64_t hidden = spec.hidden_size;
   const int64_t q = int64_t{spec.num_heads} * spec.head_dim;
   const int64_t kv = int64_t{spec.num_kv_heads} * spec.head_dim;
+  const MixtureSpec& mixture = spec.mixture;
   LayerWeights weights;
   const auto vector = [&](bool present, LayerVector part,
                           std::vector<WeightSlot> slots) {
@@ -56,33 +108,34 @@ LayerWeights WeightsOf(const DecoderSpec& spec) {
           {Role::kVBias, RankSplit::kKvHeads, kv, 0}});
   vector(spec.out_bias, LayerVector::kOutBias,
          {{Role::kOutBias, RankSplit::kHidden, hidden, 0}});
-  if (spec.gated_mlp) {
-    vector(spec.mlp_bias, LayerVector::kUpBias,
-           {{Role::kGateBias, RankSplit::kInner, inner, 0},
-            {Role::kUpBias, RankSplit::kInner, inner, 0}});
-  } else {
-    vector(spec.mlp_bias, LayerVector::kUpBias,
-           {{Role::kUpBias, RankSplit::kInner, inner, 0}});
-  }
-  vector(spec.mlp_bias, LayerVector::kDownBias,
-         {{Role::kDownBias, RankSplit::kHidden, hidden, 0}});
-
   matrix(LayerMatrix::kQkv,
          {{Role::kQWeight, RankSplit::kHeads, q, hidden},
           {Role::kKWeight, RankSplit::kKvHeads, kv, hidden},
           {Role::kVWeight, RankSplit::kKvHeads, kv, hidden}});
   matrix(LayerMatrix::kOut,
          {{Role::kOutWeight, RankSplit::kHidden, hidden, q}});
-  if (spec.gated_mlp) {
-    matrix(LayerMatrix::kUp,
-           {{Role::kGateWeight, RankSplit::kInner, inner, hidden},
-            {Role::kUpWeight, RankSplit::kInner, inner, hidden}});
-  } else {
-    matrix(LayerMatrix::kUp,
-           {{Role::kUpWeight, RankSplit::kInner, inner, hidden}});
+  if (!layer.mixture) {
+    AddMlp(spec, kMlp, spec.intermediate_size, spec.mlp_bias, &weights.vectors,
+           &weights.matrices);
+  } else if (mixture.shared_size > 0) {
+    AddMlp(spec, kShared, mixture.shared_size, false, &weights.vectors,
+           &weights.matrices);
   }
-  matrix(LayerMatrix::kDown,
-         {{Role::kDownWeight, RankSplit::kHidden, hidden, inner}});
+  vector(spec.attention_sinks, LayerVector::kSinks,
+         {{Role::kSinks, RankSplit::kEachHead, spec.num_heads, 0}});
+  if (!layer.mixture) return weights;
+  vector(true, LayerVector::kRouter,
+         {{Role::kRouterWeight, RankSplit::kNone, mixture.experts, hidden}});
+  vector(mixture.router_bias, LayerVector::kRouterBias,
+         {{Role::kRouterBias, RankSplit::kNone, mixture.experts, 0}});
+  vector(mixture.choice_bias, LayerVector::kChoiceBias,
+         {{Role::kChoiceBias, RankSplit::kNone, mixture.experts, 0}});
+  vector(mixture.shared_size > 0 && mixture.shared_score,
+         LayerVector::kSharedScore,
+         {{Role::kSharedScoreWeight, RankSplit::kNone, 1, hidden}});
+  weights.experts = mixture.experts;
+  AddMlp(spec, kExpert, mixture.expert_size, mixture.expert_bias,
+         &weights.expert_vectors, &weights.expert_matrices);
   return weights;
 }
 
@@ -97,11 +150,20 @@ const CodeFormat** CodesOf(LayerCodes* codes, TensorRole role) {
     case TensorRole::kOutWeight:
       return &codes->out;
     case TensorRole::kGateWeight:
+    case TensorRole::kSharedGateWeight:
       return &codes->gate;
     case TensorRole::kUpWeight:
+    case TensorRole::kSharedUpWeight:
       return &codes->up;
     case TensorRole::kDownWeight:
+    case TensorRole::kSharedDownWeight:
       return &codes->down;
+    case TensorRole::kExpertGateWeight:
+      return &codes->expert_gate;
+    case TensorRole::kExpertUpWeight:
+      return &codes->expert_up;
+    case TensorRole::kExpertDownWeight:
+      return &codes->expert_down;
     default:
       return nullptr;
   }
@@ -113,12 +175,22 @@ const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role) {
   return found == nullptr ? nullptr : *found;
 }
 
-int64_t LayerElements(const DecoderSpec& spec) {
+int64_t LayerElements(const DecoderSpec& spec, const LayerSpec& layer) {
+  const LayerWeights weights = WeightsOf(spec, layer);
+  return Elements(weights.matrices) +
+         weights.experts * Elements(weights.expert_matrices);
+}
+
+int64_t RowElements(const DecoderSpec& spec, const LayerSpec& layer) {
+  const LayerWeights weights = WeightsOf(spec, layer);
+  return Elements(weights.matrices) +
+         spec.mixture.experts_per_token * Elements(weights.expert_matrices);
+}
+
+int64_t AllLayerElements(const DecoderSpec& spec) {
   int64_t elements = 0;
-  for (const LayerWeights::Matrix& matrix : WeightsOf(spec).matrices) {
-    for (const WeightSlot& slot : matrix.slots) {
-      elements += slot.rows * slot.columns;
-    }
+  for (int layer = 0; layer < spec.num_layers; ++layer) {
+    elements += LayerElements(spec, spec.layer(layer));
   }
   return elements;
 }

@@ -48,17 +48,46 @@ enum class TensorRole {
   kProjectOut,     // [embed_dim, hidden]
   kHead,
   kHeadBias,  // [vocab, embed_dim]
+  // Further tensors of a layer: the logits of attention's sinks, [num_heads];
+  // and of a mixture.
+  kSinks,
+  kRouterWeight,
+  kRouterBias,  // [experts, hidden]
+  kChoiceBias,  // [experts]
+  kExpertGateWeight,
+  kExpertGateBias,  // [expert_size, hidden]
+  kExpertUpWeight,
+  kExpertUpBias,  // [expert_size, hidden]
+  kExpertDownWeight,
+  kExpertDownBias,     // [hidden, expert_size]
+  kSharedGateWeight,   // [shared_size, hidden]
+  kSharedUpWeight,     // [shared_size, hidden]
+  kSharedDownWeight,   // [hidden, shared_size]
+  kSharedScoreWeight,  // [1, hidden]
 };
 
 // By what the rows of a matrix, or the elements of a vector, are divided among
 // the ranks of a stage (TensorShard).
-enum class RankSplit { kNone, kHeads, kKvHeads, kHidden, kInner };
+// kHeads and kKvHeads: a row for each element of a head. kEachHead: a row for
+// each query head. The last three: by what lies between the matrices of an MLP,
+// of the shared expert, or of another.
+enum class RankSplit {
+  kNone,
+  kHeads,
+  kKvHeads,
+  kEachHead,
+  kHidden,
+  kInner,
+  kSharedInner,
+  kExpertInner,
+};
 
 struct WeightSlot {
   TensorRole role;
   RankSplit split;
   int64_t rows;     // of a matrix; the length of a vector
   int64_t columns;  // of a matrix; 0: a vector
+  int64_t elements() const { return columns == 0 ? rows : rows * columns; }
 };
 
 // The vectors and matrices of a layer that are computed with, in the order in
@@ -77,10 +106,16 @@ enum class LayerVector {
   kUpBias,       // in the order of up's columns
   kUpBiasTyped,  // the same in another dtype, for those who want it
   kDownBias,
+  kSinks,
+  kRouter,  // row by row: rows of logits are no GEMM's
+  kRouterBias,
+  kChoiceBias,
+  kSharedScore,
 };
 inline constexpr int kNumLayerVectors =
-    static_cast<int>(LayerVector::kDownBias) + 1;
+    static_cast<int>(LayerVector::kSharedScore) + 1;
 
+// Up and down are those of the MLP, of the shared expert, or of an expert.
 enum class LayerMatrix {
   kQkv,  // Q, K and V
   kOut,
@@ -101,18 +136,26 @@ struct LayerWeights {
   };
   std::vector<Vector> vectors;
   std::vector<Matrix> matrices;
+  // Of each of a mixture's experts.
+  int32_t experts = 0;
+  std::vector<Vector> expert_vectors;
+  std::vector<Matrix> expert_matrices;
 };
 
-// Returns what each layer has, in the order of the parts. kUpBiasTyped, a copy,
-// is not among it.
-LayerWeights WeightsOf(const DecoderSpec& spec);
+// Returns what such a layer has, in the order of the parts. kUpBiasTyped, a
+// copy, is not among it.
+LayerWeights WeightsOf(const DecoderSpec& spec, const LayerSpec& layer);
 
 // Returns what the checkpoint has a matrix coded in, or null; and where that is
 // kept, null for a role that has none.
 const CodeFormat* CodesOf(const LayerCodes& codes, TensorRole role);
 const CodeFormat** CodesOf(LayerCodes* codes, TensorRole role);
 
-// Returns the elements of a layer's matrices.
-int64_t LayerElements(const DecoderSpec& spec);
+// Returns the elements of a layer's matrices; and of those that a row is
+// multiplied by: of the experts, only those that it takes.
+int64_t LayerElements(const DecoderSpec& spec, const LayerSpec& layer);
+int64_t RowElements(const DecoderSpec& spec, const LayerSpec& layer);
+// Returns the sum of all layers' LayerElements.
+int64_t AllLayerElements(const DecoderSpec& spec);
 
 }  // namespace sluice

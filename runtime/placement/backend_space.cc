@@ -63,6 +63,7 @@ bool AnyMatrix(const std::vector<LayerLayout>& layers,
     for (const MatrixLayout* w : layer.matrices()) {
       if ((w->*is)()) return true;
     }
+    if ((layer.expert.up.*is)() || (layer.expert.down.*is)()) return true;
   }
   return false;
 }
@@ -74,17 +75,22 @@ PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
                                 const PanelRules& rules) {
   PackedLayouts layouts;
   const TensorShard shard = shape.shard(spec);
-  std::vector<LayerCodes> kinds;
+  std::vector<LayerSpec> kinds;
   for (int32_t layer = 0; layer < spec.num_layers; ++layer) {
-    const LayerCodes& codes = spec.layer(layer).codes;
-    const auto kind = std::find(kinds.begin(), kinds.end(), codes);
+    const LayerSpec of = spec.layer(layer);
+    const auto kind =
+        std::find_if(kinds.begin(), kinds.end(), [&](const LayerSpec& other) {
+          return other.mixture == of.mixture && other.codes == of.codes;
+        });
     layouts.layout_of.push_back(static_cast<int32_t>(kind - kinds.begin()));
     if (kind != kinds.end()) continue;
-    kinds.push_back(codes);
+    kinds.push_back(of);
     layouts.layers.push_back(
-        MakeLayerLayout(spec, codes, shape.weight_format, shard, rules));
+        MakeLayerLayout(spec, of, shape.weight_format, shard, rules));
   }
-  if (layouts.quantized()) {
+  // Of a mixture most weights meet few rows of a micro-batch: GEMMs decode
+  // them.
+  if (layouts.quantized() && !spec.has_mixtures()) {
     layouts.dequantized =
         MakeLayerLayout(spec, {}, WeightFormat::kFull, shard, rules);
   }
@@ -116,6 +122,7 @@ absl::Status PackedLayouts::ForEachMatrix(
   const auto add = [&](LayerLayout& layer) {
     const auto matrices = layer.matrices();
     all.insert(all.end(), matrices.begin(), matrices.end());
+    all.insert(all.end(), {&layer.expert.up, &layer.expert.down});
   };
   for (LayerLayout& layer : layers) add(layer);
   add(dequantized);
@@ -135,6 +142,9 @@ std::vector<MatrixLayout> PackedLayouts::Matrices() const {
     for (const MatrixLayout* w : layer.matrices()) {
       if (w->n > 0) all.push_back(*w);
     }
+    for (const MatrixLayout* w : {&layer.expert.up, &layer.expert.down}) {
+      if (w->n > 0) all.push_back(*w);
+    }
   }
   if (embedding.project_in.n > 0) all.push_back(embedding.project_in);
   for (const HeadSectionLayout& section : head) {
@@ -142,6 +152,16 @@ std::vector<MatrixLayout> PackedLayouts::Matrices() const {
     if (section.head.n > 0) all.push_back(section.head);
   }
   return all;
+}
+
+size_t ExpertChoicesBytes(const DecoderSpec& spec, int64_t rows,
+                          int32_t max_rows) {
+  if (!spec.has_mixtures()) return 0;
+  const MixtureSpec& mixture = spec.mixture;
+  const auto choices = static_cast<size_t>(rows * mixture.experts_per_token);
+  return 2 * sizeof(ExpertChoice) * choices +
+         sizeof(float) * max_rows * mixture.experts +
+         sizeof(int32_t) * 2 * (mixture.experts + 1);
 }
 
 AttentionScratchSizes::AttentionScratchSizes(int32_t head_dim,
@@ -185,13 +205,19 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
                             NormedRowBytes(spec)});
   attention = rows * QueryWidth(spec, shard) * element;
   qkv = one_slot ? 0 : rows * qkv_row;
-  wide = rows * std::max<size_t>(
-                    one_slot ? qkv_row : 0,
-                    element * std::max<int64_t>({spec.intermediate_size,
-                                                 spec.embed_dim,
-                                                 GatheredWidth(spec, shard)}));
+  wide = rows *
+         std::max<size_t>(
+             one_slot ? qkv_row : 0,
+             element * std::max<int64_t>({spec.widest_inner(), spec.embed_dim,
+                                          GatheredWidth(spec, shard)}));
   logits = LogitsBytes(spec, shape);
   rotary = RotaryBytes(spec, shape);
+  routed = mixed = 0;
+  if (spec.has_mixtures()) {
+    const auto mixture_rows = static_cast<size_t>(shape.mixture_rows);
+    routed = mixture_rows * spec.hidden_size * element;
+    mixed = sizeof(float) * (mixture_rows + 2) * spec.hidden_size;
+  }
   gemm_threads = kGemmScratch;
   size_t slice_rows = 0;  // of all threads
   const bool codes = std::any_of(
@@ -201,7 +227,7 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
       spec.head_codes != nullptr) {
     // A panel that is dequantized, of as many inputs as any has, or slices.
     const int64_t deepest = std::max<int64_t>(
-        {spec.hidden_size, QueryWidth(spec), spec.intermediate_size,
+        {spec.hidden_size, QueryWidth(spec), spec.widest_inner(),
          HasHead(spec, shape) ? spec.embed_dim : 0});
     gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
@@ -218,7 +244,8 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
                             shape.sparsity < 1 ? shape.max_model_len : 0)
           .bytes +
       sizeof(float) * kPageTokens * spec.head_dim;
-  threads = gemm_threads + shape.threads * attention_thread;
+  threads = gemm_threads + shape.threads * attention_thread +
+            ExpertChoicesBytes(spec, shape.mixture_rows, shape.max_rows);
 }
 
 int32_t GpuSpace::DequantizedColumns(const MatrixLayout& w, size_t bytes,

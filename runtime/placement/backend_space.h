@@ -29,7 +29,9 @@ struct BackendShape {
   size_t kv_page_alignment = 64;  // of a page of one layer, in bytes
   // Share of the positions whose V a decoding row reads (1: all).
   float sparsity = 1;
-  int32_t max_rows = 0;       // rows in a micro-batch
+  int32_t max_rows = 0;  // rows in a micro-batch
+  // Rows that share a pass over a mixture's experts, of a model with mixtures.
+  int64_t mixture_rows = 0;
   int32_t head_rows = 128;    // rows that go through the head at a time
   int32_t max_model_len = 0;  // positions in a sequence
   int32_t threads = 1;        // the calling one included
@@ -96,6 +98,17 @@ struct AttentionScratchSizes {
   size_t bytes;  // with what aligns the first part
 };
 
+// An expert that a row takes, and the row that takes it, with what its output
+// is multiplied by.
+struct ExpertChoice {
+  int32_t index = 0;  // of the expert, or of the row
+  float weight = 0;
+};
+// Returns the bytes of the choices of a mixture's rows, by row and by expert,
+// and of a micro-batch's logits; 0 without mixtures.
+size_t ExpertChoicesBytes(const DecoderSpec& spec, int64_t rows,
+                          int32_t max_rows);
+
 // The work space of CpuBackend, in bytes; a part may be each attention slot's.
 // Inputs of GEMMs have ReadableRows(max_rows).
 struct CpuSpace {
@@ -114,9 +127,12 @@ struct CpuSpace {
   // without the head.
   size_t logits;
   size_t rotary;  // of sines and of cosines [max_model_len, dim / 2] of each
+  // Of mixtures, or 0: their rows [mixture_rows, hidden] in the dtype; and
+  // float what they make of these, and a norm's weight and bias [2, hidden].
+  size_t routed, mixed;
   // The threads' own memory, on the heap: that of GEMMs, and all of it.
   size_t gemm_threads;
-  size_t threads;
+  size_t threads;  // with the choices of a mixture's rows
 
   CpuSpace(const DecoderSpec& spec, const BackendShape& shape);
 };

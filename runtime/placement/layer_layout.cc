@@ -4,6 +4,7 @@
 #include <span>
 
 #include "common/blocks.h"
+#include "runtime/placement/weight_placement.h"
 
 namespace sluice {
 namespace {
@@ -134,9 +135,19 @@ VectorLayout& LayerLayout::vector(LayerVector part) {
     case LayerVector::kUpBiasTyped:
       return up_bias_typed;
     case LayerVector::kDownBias:
+      return down_bias;
+    case LayerVector::kSinks:
+      return sinks;
+    case LayerVector::kRouter:
+      return router;
+    case LayerVector::kRouterBias:
+      return router_bias;
+    case LayerVector::kChoiceBias:
+      return choice_bias;
+    case LayerVector::kSharedScore:
       break;
   }
-  return down_bias;
+  return shared_score;
 }
 
 MatrixLayout& LayerLayout::matrix(LayerMatrix part) {
@@ -185,7 +196,14 @@ std::array<const MatrixLayout*, kNumLayerMatrices> LayerLayout::matrices()
 }
 
 size_t LayerLayout::PartBegin(size_t offset) const {
-  return PartOf(offset, vectors(), matrices());
+  if (experts == 0 || offset < core_bytes) {
+    return PartOf(offset, vectors(), matrices());
+  }
+  const size_t begin =
+      core_bytes + (offset - core_bytes) / expert.bytes * expert.bytes;
+  const VectorLayout* const vectors[] = {&expert.up_bias, &expert.down_bias};
+  const MatrixLayout* const matrices[] = {&expert.up, &expert.down};
+  return begin + PartOf(offset - begin, vectors, matrices);
 }
 
 size_t HeadSectionLayout::PartBegin(size_t offset) const {
@@ -194,21 +212,45 @@ size_t HeadSectionLayout::PartBegin(size_t offset) const {
   return PartOf(offset, vectors, matrices);
 }
 
-LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
+LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerSpec& layer,
                             WeightFormat format, const TensorShard& shard,
                             const PanelRules& rules) {
-  const LayerWeights weights = WeightsOf(spec);
-  const auto length = [&](const std::vector<WeightSlot>& slots) {
-    int64_t rows = 0;
+  const LayerWeights weights = WeightsOf(spec, layer);
+  const auto rows = [&](const std::vector<WeightSlot>& slots) {
+    int64_t sum = 0;
     for (const WeightSlot& slot : slots) {
-      rows += shard.RowsOf(slot, spec.head_dim).size();
+      sum += shard.RowsOf(slot, spec.head_dim).size();
     }
-    return rows;
+    return sum;
   };
+  const auto length = [&](const LayerWeights::Vector& vector) {
+    // Of rows that all ranks have.
+    const int64_t columns = vector.slots.front().columns;
+    return rows(vector.slots) * std::max<int64_t>(1, columns);
+  };
+  const auto matrix_of = [&](const LayerWeights::Matrix& matrix,
+                             Builder& builder) {
+    const int64_t k = matrix.slots.front().columns;
+    std::array<CodedColumns, 3> kept;
+    if (format == WeightFormat::kFull && rules.keeps_codes) {
+      std::vector<CodedColumns> slots;
+      for (const WeightSlot& slot : matrix.slots) {
+        slots.push_back(Columns(shard.RowsOf(slot, spec.head_dim),
+                                CodesOf(layer.codes, slot.role)));
+      }
+      kept = KeptCodes(slots, k,
+                       matrix.part == LayerMatrix::kUp && spec.gated_mlp &&
+                           rules.interleaves_gate());
+    }
+    return kept[0].format != nullptr
+               ? builder.Coded(k, kept)
+               : builder.Matrix(rows(matrix.slots), k, format);
+  };
+
   LayerLayout layout;
   Builder builder(rules);
   for (const LayerWeights::Vector& vector : weights.vectors) {
-    const int64_t n = length(vector.slots);
+    const int64_t n = length(vector);
     layout.vector(vector.part) = builder.Vector(true, n);
     if (vector.part == LayerVector::kUpBias && !spec.gated_mlp &&
         rules.wants_typed_bias()) {
@@ -216,24 +258,27 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
     }
   }
   for (const LayerWeights::Matrix& matrix : weights.matrices) {
-    const int64_t k = matrix.slots.front().columns;
-    std::array<CodedColumns, 3> kept;
-    if (format == WeightFormat::kFull && rules.keeps_codes) {
-      std::vector<CodedColumns> slots;
-      for (const WeightSlot& slot : matrix.slots) {
-        slots.push_back(Columns(shard.RowsOf(slot, spec.head_dim),
-                                CodesOf(codes, slot.role)));
-      }
-      kept = KeptCodes(slots, k,
-                       matrix.part == LayerMatrix::kUp && spec.gated_mlp &&
-                           rules.interleaves_gate());
-    }
-    layout.matrix(matrix.part) =
-        kept[0].format != nullptr
-            ? builder.Coded(k, kept)
-            : builder.Matrix(length(matrix.slots), k, format);
+    layout.matrix(matrix.part) = matrix_of(matrix, builder);
   }
-  layout.bytes = builder.Finish();
+  layout.core_bytes = layout.bytes = builder.Finish();
+  if (weights.experts == 0) return layout;
+
+  Builder of_expert(rules);
+  ExpertLayout& expert = layout.expert;
+  for (const LayerWeights::Vector& vector : weights.expert_vectors) {
+    (vector.part == LayerVector::kUpBias ? expert.up_bias : expert.down_bias) =
+        of_expert.Vector(true, length(vector));
+  }
+  for (const LayerWeights::Matrix& matrix : weights.expert_matrices) {
+    (matrix.part == LayerMatrix::kUp ? expert.up : expert.down) =
+        matrix_of(matrix, of_expert);
+  }
+  // Experts are read and checked by themselves: each begins at a granule.
+  const size_t granule = PlacementGranule(of_expert.Finish());
+  expert.bytes = RoundUpTo(of_expert.Finish(), granule);
+  layout.experts = weights.experts;
+  layout.core_bytes = RoundUpTo(layout.core_bytes, granule);
+  layout.bytes = layout.expert_begin(layout.experts);
   return layout;
 }
 

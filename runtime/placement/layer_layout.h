@@ -38,6 +38,15 @@ struct NormLayout {
   VectorLayout bias;
 };
 
+// One of a mixture's experts. Offsets count from where it begins.
+struct ExpertLayout {
+  VectorLayout up_bias;  // in the order of up's columns
+  VectorLayout down_bias;
+  MatrixLayout up;  // as LayerLayout's
+  MatrixLayout down;
+  size_t bytes = 0;  // whole PlacementGranules of this size
+};
+
 struct LayerLayout {
   NormLayout norm1, norm2;
   VectorLayout q_norm, k_norm;  // of a head, or of the rank's
@@ -47,6 +56,9 @@ struct LayerLayout {
   // The up_bias in the rules' dtype, if they want that.
   VectorLayout up_bias_typed;
   VectorLayout down_bias;
+  VectorLayout sinks;
+  VectorLayout router;  // [experts, hidden]
+  VectorLayout router_bias, choice_bias, shared_score;
   // Q, K and V side by side: of the rank's heads, if a stage has several ranks;
   // of the other matrices, too, it then has its columns (TensorShard), which
   // may be none.
@@ -56,8 +68,17 @@ struct LayerLayout {
   // or before them, as PanelRules says.
   MatrixLayout up;
   MatrixLayout down;
+  // A mixture's experts lie behind all else, one after the other, and each as
+  // the first. Up and down are then the shared expert's, or nobody's.
+  ExpertLayout expert;
+  int32_t experts = 0;
+  size_t core_bytes = 0;  // of all else
   size_t bytes = 0;
 
+  // Returns where an expert begins.
+  size_t expert_begin(int32_t index) const {
+    return core_bytes + static_cast<size_t>(index) * expert.bytes;
+  }
   // Returns where the part begins that has the byte at `offset`: a packed unit
   // is cut between parts only.
   size_t PartBegin(size_t offset) const;
@@ -65,7 +86,8 @@ struct LayerLayout {
   VectorLayout& vector(LayerVector part);
   MatrixLayout& matrix(LayerMatrix part);
 
-  // Return all vectors and all matrices, in the order in which they lie.
+  // Return all vectors and all matrices, but those of experts, in the order in
+  // which they lie.
   std::array<VectorLayout*, kNumLayerVectors> vectors();
   std::array<const VectorLayout*, kNumLayerVectors> vectors() const;
   std::array<MatrixLayout*, kNumLayerMatrices> matrices();
@@ -102,9 +124,9 @@ struct EmbeddingLayout {
 // bits: it is a large part of what is read, and the logits' errors are the
 // answer's. Its small projection and the embedding stay full.
 // The shard is that of the layers' format, also for a layer made full.
-// Full matrices whose weights `codes` has stay in these, if the rules keep them
-// and they come in whole strips: all of a matrix, or none.
-LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerCodes& codes,
+// Full matrices whose weights `layer` has codes of stay in these, if the rules
+// keep them and they come in whole strips: all of a matrix, or none.
+LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerSpec& layer,
                             WeightFormat format, const TensorShard& shard,
                             const PanelRules& rules);
 // Cuts the rank's part of the head into sections of whole panels, none much

@@ -52,7 +52,7 @@ uint64_t Buffers(std::initializer_list<size_t> buffers, bool blocks) {
 // Returns the bytes of a CPU backend, but for its threads' memory.
 uint64_t CpuBuffers(const CpuSpace& space, int slots, bool blocks) {
   return Buffers({space.normed, space.wide, space.logits, space.rotary,
-                  space.rotary},
+                  space.rotary, space.routed, space.mixed},
                  blocks) +
          slots * Buffers({space.attention, space.qkv}, blocks);
 }
@@ -89,6 +89,7 @@ BackendShape StageShape::backend() const {
   backend.kv_page_alignment = may_use_disk ? kDiskBlockBytes : 64;
   backend.sparsity = policy.sparsity;
   backend.max_rows = policy.max_step_tokens;
+  backend.mixture_rows = policy.max_step_tokens;
   backend.head_rows = HeadRows(*this);
   backend.max_model_len = max_model_len;
   backend.threads =
@@ -175,10 +176,13 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   for (int32_t i = shape.layers.begin; i < shape.layers.end; ++i) {
     const LayerLayout& layer = layouts.layer(i);
     units.push_back(layer.bytes);
-    for (const MatrixLayout* w : layer.matrices()) {
+    const auto stage = [&](const MatrixLayout& w) {
       layer_staging =
-          std::max<uint64_t>(layer_staging, MatrixStagingBytes(*w, threads));
-    }
+          std::max<uint64_t>(layer_staging, MatrixStagingBytes(w, threads));
+    };
+    for (const MatrixLayout* w : layer.matrices()) stage(*w);
+    stage(layer.expert.up);
+    stage(layer.expert.down);
   }
   for (const HeadSectionLayout& section : layouts.head) {
     units.push_back(section.bytes);

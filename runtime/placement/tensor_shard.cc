@@ -68,10 +68,16 @@ ColumnRange TensorShard::RowsOf(const WeightSlot& slot,
       return columns(heads);
     case RankSplit::kKvHeads:
       return columns(kv_heads);
+    case RankSplit::kEachHead:
+      return heads;
     case RankSplit::kHidden:
       return hidden;
     case RankSplit::kInner:
       return inner;
+    case RankSplit::kSharedInner:
+      return shared_inner;
+    case RankSplit::kExpertInner:
+      return expert_inner;
     case RankSplit::kNone:
       break;
   }
@@ -86,6 +92,8 @@ TensorShard TensorShard::Of(const DecoderSpec& spec, WeightFormat format,
   shard.kv_heads = {0, spec.num_kv_heads};
   shard.hidden = {0, spec.hidden_size};
   shard.inner = {0, spec.intermediate_size};
+  shard.shared_inner = {0, spec.mixture.shared_size};
+  shard.expert_inner = {0, spec.mixture.expert_size};
   shard.vocab = {0, spec.vocab_size};
   if (of.ranks == 1) return shard;
   const bool quantized = format != WeightFormat::kFull;
@@ -98,10 +106,15 @@ TensorShard TensorShard::Of(const DecoderSpec& spec, WeightFormat format,
   // Where gate and up lie one after the other, the groups of up begin in the
   // middle of its columns if gate does not end at a group: no two parts then
   // have the groups of the whole.
-  const bool whole_groups = spec.intermediate_size % kPanelGroup == 0;
-  shard.inner = quantized && spec.gated_mlp && !whole_groups
-                    ? Cut(spec.intermediate_size, spec.intermediate_size, of)
-                    : cut(spec.intermediate_size);
+  const auto cut_inner = [&](int32_t columns) {
+    const bool whole_groups = columns % kPanelGroup == 0;
+    return quantized && spec.gated_mlp && !whole_groups
+               ? Cut(columns, columns, of)
+               : cut(columns);
+  };
+  shard.inner = cut_inner(spec.intermediate_size);
+  shard.shared_inner = cut_inner(spec.mixture.shared_size);
+  shard.expert_inner = cut_inner(spec.mixture.expert_size);
   return shard;
 }
 
@@ -126,6 +139,8 @@ ExchangeBounds ExchangeBounds::Of(const DecoderSpec& spec, WeightFormat format,
   ExchangeBounds all = {
       .heads = bounds(&TensorShard::heads, spec.head_dim * element),
       .inner = bounds(&TensorShard::inner, element),
+      .shared_inner = bounds(&TensorShard::shared_inner, element),
+      .expert_inner = bounds(&TensorShard::expert_inner, element),
       .x = bounds(&TensorShard::hidden, sizeof(float)),
       .logits = bounds(&TensorShard::vocab, sizeof(float))};
   if (spec.qk_norm == QkNorm::kAllHeads &&
@@ -148,8 +163,8 @@ size_t GreatestPart(const std::vector<size_t>& bounds) {
   return greatest;
 }
 
-int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
-                         DType dtype) {
+int64_t GatheredRowBytes(const DecoderSpec& spec, const LayerSpec& layer,
+                         const TensorShard& shard, DType dtype) {
   if (shard.of.ranks == 1) return 0;
   const int64_t element = dtype == DType::kFloat32 ? 4 : 2;
   const int64_t q =
@@ -158,7 +173,11 @@ int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
       shard.divides_heads && spec.qk_norm == QkNorm::kAllHeads
           ? int64_t{sizeof(float)} * (spec.num_heads + spec.num_kv_heads)
           : 0;
-  return squares + element * (q + spec.intermediate_size) +
+  const int64_t experts =
+      layer.mixture
+          ? int64_t{spec.mixture.experts_per_token} * spec.mixture.expert_size
+          : 0;
+  return squares + element * (q + spec.inner_size(layer) + experts) +
          2 * int64_t{sizeof(float)} * spec.hidden_size;
 }
 

@@ -55,8 +55,10 @@ struct TensorShard {
   ColumnRange heads, kv_heads;
   bool divides_heads = false;
   ColumnRange hidden;  // columns of the residual stream: of `out` and `down`
-  ColumnRange inner;   // columns between an MLP's matrices
-  ColumnRange vocab;   // columns of the head
+  // Columns between the matrices of an MLP, of a mixture's shared expert, and
+  // of each of the others.
+  ColumnRange inner, shared_inner, expert_inner;
+  ColumnRange vocab;  // columns of the head
 
   // Returns the rows of a layer's weight that the rank has.
   ColumnRange RowsOf(const WeightSlot& slot, int32_t head_dim) const;
@@ -73,10 +75,10 @@ std::vector<size_t> ShardBounds(const DecoderSpec& spec, WeightFormat format,
                                 ColumnRange TensorShard::*columns,
                                 size_t bytes);
 
-// The bounds of all rows that ranks exchange: of attention and of an MLP's
-// inside, in `dtype`, of the residual stream and of logits.
+// The bounds of all rows that ranks exchange: of attention and of the inside of
+// an MLP or an expert, in `dtype`, of the residual stream and of logits.
 struct ExchangeBounds {
-  std::vector<size_t> heads, inner, x, logits;
+  std::vector<size_t> heads, inner, shared_inner, expert_inner, x, logits;
   // Of sums of each head's squares, float, of q and of k; only where all heads
   // are normed together, and divided.
   std::vector<size_t> q_squares, k_squares;
@@ -87,11 +89,12 @@ struct ExchangeBounds {
 // Returns the bytes of the greatest part of a row.
 size_t GreatestPart(const std::vector<size_t>& bounds);
 
-// Returns the bytes that each rank has of a row after a layer's four exchanges,
-// its own columns included: attention and an MLP's inside in `dtype`, the
-// residual stream twice in float32. Heads that all ranks have are not
-// exchanged. With it come the sums of heads' squares.
-int64_t GatheredRowBytes(const DecoderSpec& spec, const TensorShard& shard,
-                         DType dtype);
+// Returns the bytes that each rank has of a row after a layer's exchanges, its
+// own columns included: attention and the inside of an MLP, or of the experts
+// that the row takes, in `dtype`, the residual stream twice in float32. Heads
+// that all ranks have are not exchanged. With it come the sums of heads'
+// squares.
+int64_t GatheredRowBytes(const DecoderSpec& spec, const LayerSpec& layer,
+                         const TensorShard& shard, DType dtype);
 
 }  // namespace sluice

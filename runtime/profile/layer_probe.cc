@@ -143,7 +143,7 @@ absl::StatusOr<RateCurve> LayerProbe::FlopsByRows(
                      cancelled));
     points.push_back(
         {static_cast<double>(rows),
-         2 * rows * static_cast<double>(LayerElements(spec_)) / layer});
+         2 * rows * static_cast<double>(LayerElements(spec_, {})) / layer});
   }
   return RateCurve(std::move(points));
 }

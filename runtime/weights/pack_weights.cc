@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <span>
 #include <utility>
 #include <vector>
@@ -106,7 +107,7 @@ std::vector<PanelRows> Interleave(const TensorRef* a, const TensorRef* b,
   return panels;
 }
 
-// A range of a vector.
+// A range of a vector, or of the rows of a matrix that lies as one.
 struct VectorPart {
   TensorRole role;
   ColumnRange range;
@@ -127,13 +128,16 @@ class WindowPacker {
         pool_(pool),
         budget_(budget) {}
 
-  // Returns the unit's tensor of the role, or null.
+  // Returns the unit's tensor of the role, of the expert at hand if it is an
+  // expert's; or null.
   const TensorRef* Find(TensorRole role) const {
     for (const TensorRef& t : tensors_) {
-      if (t.role == role) return &t;
+      if (t.role == role && t.expert == expert_) return &t;
     }
     return nullptr;
   }
+  // Has Find look for tensors of an expert.
+  void TurnTo(int expert) { expert_ = expert; }
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels);
   // Pack a panel, of which `runs` are the rows, to `out`, working with the
@@ -156,9 +160,16 @@ class WindowPacker {
     return PackVectors(layout,
                        {{role, {0, static_cast<int32_t>(layout.length)}}});
   }
-  // Packs the biases of gate and up in the order of their panels' columns.
-  absl::Status PackMixedBias(const VectorLayout& layout,
-                             const std::vector<PanelRows>& panels);
+  // Packs slots of a vector, or side by side of a matrix, of which the ranks
+  // have shares. With `interleave`, gate and up take turns in their panels.
+  absl::Status PackSlots(const VectorLayout& layout,
+                         const std::vector<WeightSlot>& slots,
+                         const TensorShard& shard, int32_t head_dim,
+                         bool interleave);
+  absl::Status PackSlots(const MatrixLayout& layout,
+                         const std::vector<WeightSlot>& slots,
+                         const TensorShard& shard, int32_t head_dim,
+                         bool interleave);
   // Reports what nothing was packed into.
   absl::Status Finish() { return progress_(left_); }
 
@@ -173,6 +184,7 @@ class WindowPacker {
   const LoadProgress progress_;
   uint64_t left_;  // of the window, not reported yet
   const PackedWindow& to_;
+  int expert_ = 0;
   MatrixPacker* const packer_;
   ComputePool* const pool_;
   MemoryBudget* const budget_;
@@ -335,16 +347,22 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
 
 absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
                                        const std::vector<VectorPart>& parts) {
-  if (layout.length == 0) return absl::OkStatus();
+  if (!to_.Touches(layout.offset, layout.bytes())) return absl::OkStatus();
   std::vector<float> values(layout.length);
-  std::vector<float> whole;
+  std::map<TensorRole, std::vector<float>> read;
   float* next = values.data();
   for (const auto& [role, range] : parts) {
     const TensorRef* ref = Find(role);
-    whole.resize(Length(*ref));
-    SLUICE_RETURN_IF_ERROR(source_.ReadRows(*ref, 0, 1, whole.data()));
-    next =
-        std::copy(whole.data() + range.begin, whole.data() + range.end, next);
+    const bool matrix = ref->shape.size() == 2;
+    const int64_t width = matrix ? ref->shape[1] : 1;
+    std::vector<float>& whole = read[role];
+    if (whole.empty()) {
+      whole.resize(Length(*ref));
+      SLUICE_RETURN_IF_ERROR(
+          source_.ReadRows(*ref, 0, matrix ? ref->shape[0] : 1, whole.data()));
+    }
+    next = std::copy(whole.data() + range.begin * width,
+                     whole.data() + range.end * width, next);
   }
   if (layout.dtype == DType::kFloat32) {
     CopyWithin(to_, layout.offset, std::span<const float>(values));
@@ -356,25 +374,42 @@ absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
   return absl::OkStatus();
 }
 
-absl::Status WindowPacker::PackMixedBias(const VectorLayout& layout,
-                                         const std::vector<PanelRows>& panels) {
-  const int64_t inner = Length(*Find(Role::kUpBias));
-  std::vector<float> plain(2 * inner);
-  SLUICE_RETURN_IF_ERROR(
-      source_.ReadRows(*Find(Role::kGateBias), 0, 1, plain.data()));
-  SLUICE_RETURN_IF_ERROR(
-      source_.ReadRows(*Find(Role::kUpBias), 0, 1, plain.data() + inner));
-  const TensorRef* const gate = Find(Role::kGateWeight);
-  std::vector<float> mixed(layout.length);
-  float* next = mixed.data();
-  for (const PanelRows& panel : panels) {
-    for (const RowRun& run : panel) {
-      const float* from = plain.data() + (run.ref == gate ? 0 : inner);
-      next = std::copy(from + run.begin, from + run.end, next);
-    }
+absl::Status WindowPacker::PackSlots(const VectorLayout& layout,
+                                     const std::vector<WeightSlot>& slots,
+                                     const TensorShard& shard, int32_t head_dim,
+                                     bool interleave) {
+  std::vector<VectorPart> parts;
+  for (const WeightSlot& slot : slots) {
+    parts.push_back({slot.role, shard.RowsOf(slot, head_dim)});
   }
-  CopyWithin(to_, layout.offset, std::span<const float>(mixed));
-  return absl::OkStatus();
+  if (!interleave || slots.size() < 2) return PackVectors(layout, parts);
+  // Halves of panels by turns.
+  std::vector<VectorPart> mixed;
+  constexpr int32_t kHalf = kPanelColumns / 2;
+  const ColumnRange range = parts[0].range;
+  for (int32_t row = range.begin; row < range.end; row += kHalf) {
+    const int32_t end = std::min(row + kHalf, range.end);
+    for (const VectorPart& part : parts)
+      mixed.push_back({part.role, {row, end}});
+  }
+  return PackVectors(layout, mixed);
+}
+
+absl::Status WindowPacker::PackSlots(const MatrixLayout& layout,
+                                     const std::vector<WeightSlot>& slots,
+                                     const TensorShard& shard, int32_t head_dim,
+                                     bool interleave) {
+  if (interleave && slots.size() == 2) {
+    return PackMatrix(layout,
+                      Interleave(Find(slots[0].role), Find(slots[1].role),
+                                 shard.RowsOf(slots[0], head_dim)));
+  }
+  std::vector<RowRun> runs;
+  for (const WeightSlot& slot : slots) {
+    const ColumnRange rows = shard.RowsOf(slot, head_dim);
+    runs.push_back({Find(slot.role), rows.begin, rows.end});
+  }
+  return PackMatrix(layout, IntoPanels(runs));
 }
 
 }  // namespace
@@ -385,40 +420,44 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
   const LayerLayout& layout = this->layer(layer);
   WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
                     matrices_.get(), pool_, budget_);
-  const LayerWeights weights = WeightsOf(spec_);
+  const LayerWeights weights = WeightsOf(spec_, spec_.layer(layer));
   const TensorShard shard = shape_.shard(spec_);
-  const bool interleave =
-      spec_.gated_mlp && matrices_->rules().interleaves_gate();
-  const auto gate_and_up = [&] {
-    return Interleave(pack.Find(Role::kGateWeight), pack.Find(Role::kUpWeight),
-                      shard.inner);
-  };
+  const bool turns = spec_.gated_mlp && matrices_->rules().interleaves_gate();
   for (const LayerWeights::Vector& vector : weights.vectors) {
     const bool of_up = vector.part == LayerVector::kUpBias;
-    if (of_up && interleave) {
-      SLUICE_RETURN_IF_ERROR(pack.PackMixedBias(layout.up_bias, gate_and_up()));
-      continue;
-    }
-    std::vector<VectorPart> parts;
-    for (const WeightSlot& slot : vector.slots) {
-      parts.push_back({slot.role, shard.RowsOf(slot, spec_.head_dim)});
-    }
-    SLUICE_RETURN_IF_ERROR(pack.PackVectors(
-        *layout.vectors()[static_cast<int>(vector.part)], parts));
+    SLUICE_RETURN_IF_ERROR(
+        pack.PackSlots(*layout.vectors()[static_cast<int>(vector.part)],
+                       vector.slots, shard, spec_.head_dim, of_up && turns));
     if (of_up) {
-      SLUICE_RETURN_IF_ERROR(pack.PackVectors(layout.up_bias_typed, parts));
+      SLUICE_RETURN_IF_ERROR(pack.PackSlots(layout.up_bias_typed, vector.slots,
+                                            shard, spec_.head_dim, false));
     }
   }
   for (const LayerWeights::Matrix& matrix : weights.matrices) {
-    std::vector<RowRun> runs;
-    for (const WeightSlot& slot : matrix.slots) {
-      const ColumnRange rows = shard.RowsOf(slot, spec_.head_dim);
-      runs.push_back({pack.Find(slot.role), rows.begin, rows.end});
+    SLUICE_RETURN_IF_ERROR(pack.PackSlots(
+        *layout.matrices()[static_cast<int>(matrix.part)], matrix.slots, shard,
+        spec_.head_dim, matrix.part == LayerMatrix::kUp && turns));
+  }
+  for (int expert = 0; expert < weights.experts; ++expert) {
+    const size_t begin = layout.expert_begin(expert);
+    if (!to.Touches(begin, layout.expert.bytes)) continue;
+    pack.TurnTo(expert);
+    const auto shifted = [&](auto part) {
+      part.offset += begin;
+      return part;
+    };
+    for (const LayerWeights::Vector& vector : weights.expert_vectors) {
+      const bool of_up = vector.part == LayerVector::kUpBias;
+      SLUICE_RETURN_IF_ERROR(pack.PackSlots(
+          shifted(of_up ? layout.expert.up_bias : layout.expert.down_bias),
+          vector.slots, shard, spec_.head_dim, of_up && turns));
     }
-    SLUICE_RETURN_IF_ERROR(pack.PackMatrix(
-        *layout.matrices()[static_cast<int>(matrix.part)],
-        matrix.part == LayerMatrix::kUp && interleave ? gate_and_up()
-                                                      : IntoPanels(runs)));
+    for (const LayerWeights::Matrix& matrix : weights.expert_matrices) {
+      const bool up = matrix.part == LayerMatrix::kUp;
+      SLUICE_RETURN_IF_ERROR(
+          pack.PackSlots(shifted(up ? layout.expert.up : layout.expert.down),
+                         matrix.slots, shard, spec_.head_dim, up && turns));
+    }
   }
   return pack.Finish();
 }

@@ -20,6 +20,16 @@ struct PackedView {
     return {nullptr, static_cast<const std::byte*>(packed), 0, 0};
   }
 
+  // Returns the packed unit from a part on, whose offset becomes 0.
+  PackedView From(size_t begin) const {
+    PackedView part = *this;
+    if (low != nullptr) part.low += begin;
+    part.split = split > begin ? split - begin : 0;
+    part.high_offset = high_offset > begin ? high_offset - begin : 0;
+    if (begin > high_offset) part.high += begin - high_offset;
+    return part;
+  }
+
   const std::byte* At(size_t offset) const {
     return offset < split ? low + offset : high + (offset - high_offset);
   }

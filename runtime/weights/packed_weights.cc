@@ -44,11 +44,14 @@ std::string PackedWeights::PackedKey() const {
                     shape_.tensor.ranks);
   }
   // The key has all layer matrices, so that all stages find the same files.
+  const auto add = [&](const MatrixLayout& matrix) {
+    if (matrix.packing == 0) return;
+    absl::StrAppend(&key, ";", absl::Hex(matrix.packing));
+  };
   for (const LayerLayout& layer : layouts_.layers) {
-    for (const MatrixLayout* matrix : layer.matrices()) {
-      if (matrix->packing == 0) continue;
-      absl::StrAppend(&key, ";", absl::Hex(matrix->packing));
-    }
+    for (const MatrixLayout* matrix : layer.matrices()) add(*matrix);
+    add(layer.expert.up);
+    add(layer.expert.down);
   }
   return key;
 }

@@ -129,7 +129,7 @@ StageShape StageCase::Shape(int32_t rank) const {
 std::shared_ptr<const StageRanks> StageCase::Ranks() const {
   if (ranks != nullptr) return ranks;
   auto made = std::make_shared<StageRanks>();
-  std::map<std::array<int32_t, 6>, size_t>
+  std::map<std::array<int32_t, 8>, size_t>
       kinds;  // by all that sizes depend on
   for (int32_t rank = 0; rank < machine->ranks; ++rank) {
     const TensorRank of = {rank, machine->ranks};
@@ -137,7 +137,8 @@ std::shared_ptr<const StageRanks> StageCase::Ranks() const {
         TensorShard::Of(*model, policy.compress_weights, of);
     const auto [kind, is_new] = kinds.try_emplace(
         {of.leads() ? 1 : 0, shard.heads.size(), shard.kv_heads.size(),
-         shard.hidden.size(), shard.inner.size(), shard.vocab.size()},
+         shard.hidden.size(), shard.inner.size(), shard.shared_inner.size(),
+         shard.expert_inner.size(), shard.vocab.size()},
         made->kinds.size());
     if (is_new) {
       made->kinds.push_back({StageSizes(Shape(rank))});
@@ -145,14 +146,16 @@ std::shared_ptr<const StageRanks> StageCase::Ranks() const {
       ++made->kinds[kind->second].count;
     }
   }
-  made->work = RankWorkOf(*model, policy, machine->ranks);
+  made->work = RankWorkOf(*model, layers, policy, machine->ranks);
   const ComputeProfile& compute = machine->compute();
   const PackedLayouts& layouts = made->lead().layouts;
   made->full = ProductRates(compute, policy.dtype, {});
   if (layouts.coded()) {
     made->layers = CheckpointRates(*model, layers, compute, policy.dtype);
+    made->experts =
+        CheckpointExpertRates(*model, layers, compute, policy.dtype);
   } else {
-    made->layers = {
+    made->layers = made->experts = {
         {1, ProductRates(compute, policy.dtype, {policy.compress_weights})}};
   }
   if (!layouts.head.empty()) {

@@ -303,12 +303,27 @@ class StepCoster {
   // Quantized weights are dequantized before the GEMMs: once for all
   // micro-batches, or for each; a single micro-batch's GEMMs do it.
   bool Dequantizes() const {
-    if (!sizes_.layouts.quantized()) return false;
+    if (!sizes_.layouts.quantized() || model_.has_mixtures()) return false;
     return policy_.num_microbatches > 1 ||
            options_.dequantize_per_micro_batch ||
            std::any_of(
                ranks_->layers.begin(), ranks_->layers.end(),
                [](const SharedRates& some) { return !some.rates.measured(); });
+  }
+
+  // Each expert has its share of the rows. With few rows some have none.
+  double ExpertSeconds(double rows) const {
+    if (work_.expert_elements == 0) return 0;
+    const MixtureSpec& mixture = model_.mixture;
+    const double share =
+        static_cast<double>(mixture.experts_per_token) / mixture.experts;
+    const double taken = 1 - std::pow(1 - share, rows);
+    double seconds = 0;
+    for (const auto& [part, rates] : ranks_->experts) {
+      seconds += rates.Multiply(part * taken * work_.expert_elements,
+                                rows * share / taken, batches_);
+    }
+    return seconds;
   }
 
   void Gemms() {
@@ -317,9 +332,10 @@ class StepCoster {
                       policy_.num_microbatches == 1 ||
                       policy_.schedule == Schedule::kRowByRow;
     const double rows = rows_ / batches_;
-    double seconds = 0;
+    double seconds = layers_ * ExpertSeconds(rows);
     for (const auto& [share, rates] : ranks_->layers) {
-      const double elements = share * work_.layer_elements();
+      const double elements =
+          share * (work_.attention_elements + work_.mlp_elements);
       const ProductRates& multiplied = dequantizes ? ranks_->full : rates;
       seconds += layers_ * multiplied.Multiply(elements, rows, batches_);
       if (dequantizes) {

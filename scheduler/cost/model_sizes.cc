@@ -50,6 +50,16 @@ absl::Status CheckModel(const DecoderSpec& model) {
   status.Update(positive("number of KV heads", model.num_kv_heads));
   status.Update(positive("head size", model.head_dim));
   status.Update(positive("MLP size", model.intermediate_size));
+  if (model.has_mixtures()) {
+    const MixtureSpec& mixture = model.mixture;
+    status.Update(positive("number of experts", mixture.experts));
+    status.Update(positive("expert size", mixture.expert_size));
+    status.Update(
+        positive("number of experts of a token", mixture.experts_per_token));
+    status.Update(
+        positive("number of experts less those of a token, plus 1,",
+                 int64_t{mixture.experts} - mixture.experts_per_token + 1));
+  }
   status.Update(positive("vocabulary", model.vocab_size));
   if (!status.ok()) return status;
   const int64_t rows = int64_t{model.max_positions} + model.position_offset;

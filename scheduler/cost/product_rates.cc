@@ -55,6 +55,32 @@ const CodeRate* NearestCodes(const ComputeProfile& compute, DType dtype,
   return best;
 }
 
+// Returns the rates of those matrices of the layers.
+std::vector<SharedRates> RatesOf(
+    const DecoderSpec& model, LayerRange layers,
+    std::vector<LayerWeights::Matrix> LayerWeights::*matrices,
+    const ComputeProfile& compute, DType dtype) {
+  std::map<const CodeFormat*, double> elements;  // null: numbers
+  double all = 0;
+  for (int i = layers.begin; i < layers.end; ++i) {
+    const LayerSpec layer = model.layer(i);
+    const LayerWeights weights = WeightsOf(model, layer);
+    for (const LayerWeights::Matrix& matrix : weights.*matrices) {
+      for (const WeightSlot& slot : matrix.slots) {
+        const auto some = static_cast<double>(slot.elements());
+        elements[CodesOf(layer.codes, slot.role)] += some;
+        all += some;
+      }
+    }
+  }
+  std::vector<SharedRates> rates;
+  for (const auto& [codes, some] : elements) {
+    rates.push_back(
+        {some / all, ProductRates(compute, dtype, {.codes = codes})});
+  }
+  return rates;
+}
+
 }  // namespace
 
 ProductRates::ProductRates(const ComputeProfile& compute, DType dtype,
@@ -101,26 +127,14 @@ std::vector<SharedRates> CheckpointRates(const DecoderSpec& model,
                                          LayerRange layers,
                                          const ComputeProfile& compute,
                                          DType dtype) {
-  std::map<const CodeFormat*, double> elements;  // null: numbers
-  double all = 0;
-  const LayerWeights weights = WeightsOf(model);
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    const LayerCodes codes = model.layer(layer).codes;
-    for (const LayerWeights::Matrix& matrix : weights.matrices) {
-      for (const WeightSlot& slot : matrix.slots) {
-        const double some =
-            static_cast<double>(slot.rows) * static_cast<double>(slot.columns);
-        elements[CodesOf(codes, slot.role)] += some;
-        all += some;
-      }
-    }
-  }
-  std::vector<SharedRates> rates;
-  for (const auto& [codes, some] : elements) {
-    rates.push_back(
-        {some / all, ProductRates(compute, dtype, {.codes = codes})});
-  }
-  return rates;
+  return RatesOf(model, layers, &LayerWeights::matrices, compute, dtype);
+}
+
+std::vector<SharedRates> CheckpointExpertRates(const DecoderSpec& model,
+                                               LayerRange layers,
+                                               const ComputeProfile& compute,
+                                               DType dtype) {
+  return RatesOf(model, layers, &LayerWeights::expert_matrices, compute, dtype);
 }
 
 }  // namespace sluice

@@ -53,11 +53,16 @@ struct SharedRates {
   ProductRates rates;
 };
 
-// Returns the rates of the layers' matrices, as they lie in the checkpoint's
-// codes; the shares add up to 1. REQUIRES: the range is not empty.
+// Return the rates of the layers' matrices but those of experts, and of
+// experts', as they lie in the checkpoint's codes; the shares add up to 1, but
+// there are none of matrices that no layer has.
 std::vector<SharedRates> CheckpointRates(const DecoderSpec& model,
                                          LayerRange layers,
                                          const ComputeProfile& compute,
                                          DType dtype);
+std::vector<SharedRates> CheckpointExpertRates(const DecoderSpec& model,
+                                               LayerRange layers,
+                                               const ComputeProfile& compute,
+                                               DType dtype);
 
 }  // namespace sluice

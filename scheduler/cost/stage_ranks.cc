@@ -1,7 +1,7 @@
 #include "scheduler/cost/stage_ranks.h"
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "common/policy.h"
 #include "runtime/model/layer_weights.h"
@@ -31,47 +31,65 @@ bool RanksPlacement::Fits(const TierLimits& limits) const {
 // outputs, so that what is gathered are columns and never sums (see
 // TensorShard). Each exchange costs its bytes x (k - 1) / k over the exchange's
 // bandwidth (their appendix A.1), and a latency.
-RankWork RankWorkOf(const DecoderSpec& model, const Policy& policy,
-                    int32_t ranks) {
-  const double hidden = model.hidden_size;
-  const LayerWeights weights = WeightsOf(model);
-  // Of the rank that has most, by matrix.
-  std::array<double, kNumLayerMatrices> elements = {};
-  double vocab = 0;
+RankWork RankWorkOf(const DecoderSpec& model, LayerRange layers,
+                    const Policy& policy, int32_t ranks) {
   RankWork work;
+  double vocab = 0;
+  std::vector<TensorShard> shards;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    const TensorShard shard =
-        TensorShard::Of(model, policy.compress_weights, {rank, ranks});
-    const double query =
-        static_cast<double>(shard.heads.size()) * model.head_dim;
-    const double kv =
-        static_cast<double>(shard.kv_heads.size()) * model.head_dim;
-    work.query_width = std::max(work.query_width, query);
-    work.kv_width = std::max(work.kv_width, kv);
-    for (const LayerWeights::Matrix& matrix : weights.matrices) {
+    const TensorShard& shard = shards.emplace_back(
+        TensorShard::Of(model, policy.compress_weights, {rank, ranks}));
+    const double dim = model.head_dim;
+    work.query_width = std::max(work.query_width, dim * shard.heads.size());
+    work.kv_width = std::max(work.kv_width, dim * shard.kv_heads.size());
+    vocab = std::max<double>(vocab, shard.vocab.size());
+  }
+  work.head_elements = vocab * model.embed_dim;
+  if (model.embed_dim != model.hidden_size) {
+    work.head_elements += 1.0 * model.hidden_size * model.embed_dim;
+  }
+  // Of a matrix, the rank's that has most.
+  const auto most = [&](const LayerWeights::Matrix& matrix) {
+    double elements = 0;
+    for (const TensorShard& shard : shards) {
       double of_rank = 0;
       for (const WeightSlot& slot : matrix.slots) {
         of_rank += 1.0 * shard.RowsOf(slot, model.head_dim).size() *
                    static_cast<double>(slot.columns);
       }
-      double& most = elements[static_cast<size_t>(matrix.part)];
-      most = std::max(most, of_rank);
+      elements = std::max(elements, of_rank);
     }
-    vocab = std::max<double>(vocab, shard.vocab.size());
-    if (rank > 0) continue;
-    work.exchanges = ranks == 1 ? 0 : shard.divides_heads ? 4 : 3;
-    work.exchanged_bytes =
-        static_cast<double>(GatheredRowBytes(model, shard, policy.dtype)) *
-        (ranks - 1) / ranks;
-  }
-  const auto of = [&](LayerMatrix part) {
-    return elements[static_cast<size_t>(part)];
+    return elements;
   };
-  work.attention_elements = of(LayerMatrix::kQkv) + of(LayerMatrix::kOut);
-  work.mlp_elements = of(LayerMatrix::kUp) + of(LayerMatrix::kDown);
-  work.head_elements = vocab * model.embed_dim;
-  if (model.embed_dim != model.hidden_size) {
-    work.head_elements += hidden * model.embed_dim;
+  for (const bool mixture : {false, true}) {
+    int32_t count = 0;
+    LayerSpec layer;
+    for (int32_t i = layers.begin; i < layers.end; ++i) {
+      if (model.layer(i).mixture != mixture) continue;
+      layer = model.layer(i);
+      ++count;
+    }
+    if (count == 0) continue;
+    const double share = 1.0 * count / layers.size();
+    const LayerWeights weights = WeightsOf(model, layer);
+    for (const LayerWeights::Matrix& matrix : weights.matrices) {
+      const bool attends =
+          matrix.part == LayerMatrix::kQkv || matrix.part == LayerMatrix::kOut;
+      (attends ? work.attention_elements : work.mlp_elements) +=
+          share * most(matrix);
+    }
+    for (const LayerWeights::Matrix& matrix : weights.expert_matrices) {
+      work.expert_elements += share * weights.experts * most(matrix);
+    }
+    if (ranks == 1) continue;
+    // Heads, the stream twice, and the inside of an MLP or of each expert.
+    const int inside = (model.inner_size(layer) > 0 ? 1 : 0) + weights.experts;
+    work.exchanges +=
+        share * (2 + inside + (shards.front().divides_heads ? 1 : 0));
+    work.exchanged_bytes += share *
+                            static_cast<double>(GatheredRowBytes(
+                                model, layer, shards.front(), policy.dtype)) *
+                            (ranks - 1) / ranks;
   }
   return work;
 }

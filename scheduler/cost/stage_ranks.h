@@ -16,9 +16,12 @@ namespace sluice {
 struct RankWork {
   double query_width = 0, kv_width = 0;  // in elements
   double attention_elements = 0;         // weights of a layer's q, k, v and out
-  double mlp_elements = 0;               // of its other matrices
+  double mlp_elements = 0;               // of its MLP, or of its shared expert
+  double expert_elements = 0;            // of all its other experts
   double head_elements = 0;
-  double layer_elements() const { return attention_elements + mlp_elements; }
+  double layer_elements() const {
+    return attention_elements + mlp_elements + expert_elements;
+  }
   // The exchanges of a layer, and the bytes that a rank gets in these for each
   // row from the others, if parts are equal.
   double exchanges = 0, exchanged_bytes = 0;
@@ -32,9 +35,9 @@ struct StageRanks {
   };
   std::vector<Kind> kinds;  // the leading rank's first
   RankWork work;
-  // Of products with the layers' weights as they lie, with full ones, and with
-  // the head's.
-  std::vector<SharedRates> layers;
+  // Of products with the layers' weights as they lie but experts, with experts,
+  // with full ones, and with the head's.
+  std::vector<SharedRates> layers, experts;
   ProductRates full, head;
 
   const StageSizes& lead() const { return kinds.front().sizes; }
@@ -55,8 +58,9 @@ struct RanksPlacement {
   bool Fits(const TierLimits& limits) const;
 };
 
-// The work of the rank that has most of it.
-RankWork RankWorkOf(const DecoderSpec& model, const Policy& policy,
-                    int32_t ranks);
+// The work of the rank that has most of it, in a layer of those given: their
+// average, where they differ.
+RankWork RankWorkOf(const DecoderSpec& model, LayerRange layers,
+                    const Policy& policy, int32_t ranks);
 
 }  // namespace sluice

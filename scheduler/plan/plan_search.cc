@@ -73,8 +73,10 @@ class PlanSearch {
     order_.resize(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) order_[g] = g;
     for (int layer = 0; layer < request.model.num_layers; ++layer) {
-      unlike_codes_ |=
-          request_.model.layer(layer).codes != request_.model.layer(0).codes;
+      const LayerSpec& first = request_.model.layer(0);
+      const LayerSpec& other = request_.model.layer(layer);
+      unlike_layers_ |=
+          other.codes != first.codes || other.mixture != first.mixture;
       windows_before_.push_back(
           windows_before_.back() +
           (request.model.layer(layer).window > 0 ? 1 : 0));
@@ -120,8 +122,9 @@ class PlanSearch {
     key = key * static_cast<int64_t>(request_.machines.size()) +
           classes_.representative(machine);
     key = key * (request_.model.num_layers + 1) + layers.size();
-    // Layers are alike but for their windows and the codes that they keep.
-    if (unlike_codes_) {
+    // Layers are alike but for their windows, the codes that they keep, and
+    // whether they are mixtures.
+    if (unlike_layers_) {
       key = key * (request_.model.num_layers + 1) + layers.begin;
     }
     key = key * (request_.model.num_layers + 1) + windows_before_[layers.end] -
@@ -214,7 +217,7 @@ class PlanSearch {
   std::vector<size_t> order_;             // of the groups, in the pipeline
   // For each layer, and the end, the layers before it that have a window.
   std::vector<int32_t> windows_before_ = {0};
-  bool unlike_codes_ = false;
+  bool unlike_layers_ = false;
   std::map<std::array<int32_t, 6>, std::vector<StepShape>> steps_;
   std::map<Candidate, int64_t> ids_;
   std::optional<Candidate> last_;  // asked about, and its id

@@ -103,9 +103,9 @@ Case RandomCase(uint32_t seed) {
   if (any(0, 3) == 0) request.choices.weight_formats = {WeightFormat::kInt4};
   if (any(0, 3) == 0) request.choices.kv_formats = {WeightFormat::kInt8};
   // The memory ranges from far too little to plenty.
-  const double weights = WeightBytes(
-      c.spec.num_layers * LayerElements(c.spec) + 2 * HeadElements(c.spec),
-      request.dtype, request.choices.weight_formats.front());
+  const double weights =
+      WeightBytes(AllLayerElements(c.spec) + 2 * HeadElements(c.spec),
+                  request.dtype, request.choices.weight_formats.front());
   const double share = std::pow(2, any(-40, 15) / 10.0);
   const auto memory = static_cast<uint64_t>(share * (weights + 4 * kMiB));
   const uint64_t disk =

@@ -125,6 +125,45 @@ DecoderSpec FalconSpec(int32_t layers) {
   return spec;
 }
 
+DecoderSpec MixtureOfExperts(int32_t layers, RouterKind router) {
+  DecoderSpec spec = LlamaSpec(layers, 72, 4, 2, 130, 203);
+  spec.qk_norm = QkNorm::kEachHead;
+  spec.mixture = {.experts = 7,
+                  .experts_per_token = 3,
+                  .expert_size = 44,
+                  .router = router,
+                  .normalize = router != RouterKind::kSoftmax};
+  if (router == RouterKind::kSigmoid) {
+    spec.mixture.shared_size = 50;
+    spec.mixture.choice_bias = true;
+    spec.mixture.scale = 2.5F;
+  } else if (router == RouterKind::kChosenSoftmax) {
+    spec.mixture.router_bias = spec.mixture.expert_bias = true;
+  } else {
+    spec.mixture.shared_size = 30;
+    spec.mixture.shared_score = true;
+  }
+  for (int32_t i = 0; i < layers; ++i) {
+    spec.layers.push_back({.mixture = i % 3 != 1});
+  }
+  return spec;
+}
+
+DecoderSpec GroupedMixture(int32_t layers) {
+  DecoderSpec spec = LlamaSpec(layers, 64, 4, 2, 130, 150);
+  spec.norm_place = NormPlace::kInputAndOutput;
+  spec.gated_mlp = false;
+  spec.activation = Activation::kGelu;
+  spec.mixture = {.experts = 12,
+                  .experts_per_token = 4,
+                  .expert_size = 70,
+                  .router = RouterKind::kSigmoid,
+                  .groups = 4,
+                  .chosen_groups = 2};
+  spec.layers.assign(layers, {.mixture = true});
+  return spec;
+}
+
 DecoderSpec ParallelSpec(int32_t layers) {
   DecoderSpec spec = LlamaSpec(layers, 80, 5, 5, 150, 160);
   spec.norm = NormKind::kLayerNorm;

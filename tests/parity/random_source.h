@@ -41,5 +41,9 @@ DecoderSpec OlmoSpec(int32_t layers);
 DecoderSpec BloomSpec(int32_t layers);
 DecoderSpec FalconSpec(int32_t layers);
 DecoderSpec ParallelSpec(int32_t layers);
+// Mixtures of experts: with each router and what else they may have, and an MLP
+// in some layers; and alone, chosen among groups, between norms of outputs.
+DecoderSpec MixtureOfExperts(int32_t layers, RouterKind router);
+DecoderSpec GroupedMixture(int32_t layers);
 
 }  // namespace sluice

@@ -9,28 +9,13 @@
 #include "common/status_macros.h"
 #include "runtime/gguf/gguf_blocks.h"
 #include "runtime/gguf/gguf_types.h"
+#include "runtime/kernels/cpu/for_rows.h"
 #include "runtime/kernels/cpu/vector_ops.h"
 #include "runtime/kernels/rotary_table.h"
 #include "runtime/kv/sequence_pages.h"
 #include "runtime/quant/convert_floats.h"
 
 namespace sluice {
-namespace {
-
-// Rows that a task of a row-wise operation takes.
-constexpr int32_t kRowsPerTask = 16;
-
-// Calls fn(row) for each row, several rows to a task of the pool.
-template <typename Fn>
-void ForRows(ComputePool& pool, int32_t rows, const Fn& fn) {
-  pool.ParallelFor(CeilDiv(rows, kRowsPerTask), [&](int task, int) {
-    const int32_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int32_t row = task * kRowsPerTask; row < end; ++row) fn(row);
-  });
-}
-
-}  // namespace
-
 CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
                        const BackendParts& parts, GemmEngine* gemm,
                        const Device* own)
@@ -54,6 +39,10 @@ absl::StatusOr<BackendParts> CpuBackend::MakeParts(
         "the CPU does not compute in float16: say --dtype bfloat16, which is "
         "as "
         "small, or --dtype float32 (float16 is for --device cuda)");
+  }
+  if (spec.has_mixtures() && spec.parallel) {
+    return absl::UnimplementedError(
+        "mixtures of experts in parallel blocks are not supported");
   }
   BackendParts parts;
   parts.kv_layout = options.kv_layout(spec);
@@ -98,6 +87,16 @@ absl::Status CpuBackend::Initialize() {
     SLUICE_ASSIGN_OR_RETURN(qkv_.emplace_back(), create_copied(space.qkv));
   }
   SLUICE_ASSIGN_OR_RETURN(wide_, create_copied(space.wide));
+  if (spec_.has_mixtures()) {
+    SLUICE_ASSIGN_OR_RETURN(routed_, create("workspace", space.routed));
+    SLUICE_ASSIGN_OR_RETURN(mixed_, create("workspace", space.mixed));
+    const MixtureSpec& mixture = spec_.mixture;
+    choices_.resize(options_.mixture_rows * mixture.experts_per_token);
+    chosen_.resize(choices_.size());
+    begins_.resize(mixture.experts + 1);
+    counts_.resize(mixture.experts);
+    router_logits_.resize(int64_t{options_.max_rows} * mixture.experts);
+  }
   if (space.logits > 0) {
     SLUICE_ASSIGN_OR_RETURN(logits_, create("workspace", space.logits));
   }
@@ -138,8 +137,8 @@ CpuBackend::Angles CpuBackend::AnglesOf(int layer) const {
 absl::Status CpuBackend::CheckCall(int layer, const PackedLayer& packed,
                                    const BatchView& batch,
                                    const float* x) const {
-  SLUICE_RETURN_IF_ERROR(
-      checks_.Packed("weights", packed.view, LayoutOf(layer, packed).bytes));
+  SLUICE_RETURN_IF_ERROR(checks_.Packed("weights", packed.view,
+                                        LayoutOf(layer, packed).core_bytes));
   return checks_.Rows(x, batch.rows);
 }
 
@@ -569,29 +568,38 @@ absl::Status CpuBackend::Mlp(int layer, const PackedLayer& packed,
   return spec_.parallel ? absl::OkStatus() : AddMlp(layer, packed, batch, x);
 }
 
+absl::Status CpuBackend::Inside(const MatrixLayout& up,
+                                const VectorLayout& bias,
+                                const PackedView& packed, int32_t rows,
+                                int32_t inner, ColumnRange columns,
+                                std::span<const size_t> bounds) {
+  const size_t element = gemm_->element_bytes();
+  const size_t row_bytes = inner * element;
+  std::byte* const own = wide_.as<std::byte>() + columns.begin * element;
+  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
+      up, packed, normed_.data(), rows,
+      [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
+        const float* const biases = bias.In(packed, col);
+        std::byte* const out = own + row * row_bytes;
+        if (spec_.gated_mlp) {
+          GatedTile(spec_.activation, tile, count, cols, biases, options_.dtype,
+                    out + col / 2 * element, inner);
+        } else {
+          PlainTile(spec_.activation, tile, count, cols, biases, options_.dtype,
+                    out + col * element, inner);
+        }
+      }));
+  return Gather(own, row_bytes, wide_.as<std::byte>(), row_bytes, rows, bounds);
+}
+
 absl::Status CpuBackend::AddMlp(int layer, const PackedLayer& packed,
                                 const BatchView& batch, float* x) {
   const LayerLayout& w = LayoutOf(layer, packed);
   const NormLayout& norm = spec_.shared_norm ? w.norm1 : w.norm2;
   NormRows(spec_.norms_inputs() ? &norm : nullptr, packed.view, x, batch.rows);
-  const int64_t inner = spec_.intermediate_size;
-  const size_t element = gemm_->element_bytes();
-  std::byte* const columns =
-      wide_.as<std::byte>() + shard_.inner.begin * element;
-  SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
-      w.up, packed.view, normed_.data(), batch.rows,
-      [&](int32_t row, int32_t rows, int32_t col, int32_t cols, float* tile) {
-        const float* bias = w.up_bias.In(packed.view, col);
-        if (spec_.gated_mlp) {
-          GatedTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
-                    columns + (row * inner + col / 2) * element, inner);
-        } else {
-          PlainTile(spec_.activation, tile, rows, cols, bias, options_.dtype,
-                    columns + (row * inner + col) * element, inner);
-        }
-      }));
-  SLUICE_RETURN_IF_ERROR(Gather(columns, inner * element, wide_.as<std::byte>(),
-                                inner * element, batch.rows, bounds_.inner));
+  SLUICE_RETURN_IF_ERROR(Inside(w.up, w.up_bias, packed.view, batch.rows,
+                                spec_.intermediate_size, shard_.inner,
+                                bounds_.inner));
   return AddOutput(w.down, w.down_bias, w.norm2, w.down_norm, packed.view,
                    wide_.data(), batch.rows, x);
 }

@@ -35,6 +35,14 @@ class CpuBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
+  absl::Status Route(int layer, const PackedLayer& packed,
+                     const BatchView& batch, const float* x,
+                     int32_t at) override;
+  absl::StatusOr<std::span<const int32_t>> RowsOfExperts() override;
+  absl::Status RunExpert(int layer, int expert,
+                         const PackedView& packed) override;
+  absl::Status AddExperts(int layer, const BatchView& batch, int32_t at,
+                          float* x) override;
   absl::Status FinalRows(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          float* out) override;
@@ -119,6 +127,17 @@ class CpuBackend : public Backend {
                          const VectorLayout& output_norm,
                          const PackedView& packed, const void* a, int32_t rows,
                          float* x);
+  // Computes what lies between the matrices of an MLP or an expert of rows of
+  // normed_: columns of `inner`, of which the rank has some, and then all of
+  // them on all, in wide_.
+  absl::Status Inside(const MatrixLayout& up, const VectorLayout& bias,
+                      const PackedView& packed, int32_t rows, int32_t inner,
+                      ColumnRange columns, std::span<const size_t> bounds);
+  // Begins what a mixture makes of rows with its shared expert, or with 0.
+  absl::Status BeginMixed(const LayerLayout& w, const PackedView& packed,
+                          int32_t rows, float* mixed);
+  // Brings the choices of all rows into the order of experts and rows.
+  void SortChoices();
   absl::Status AddMlp(int layer, const PackedLayer& packed,
                       const BatchView& batch, float* x);
   // Tables of the angles that a layer's positions are turned by.
@@ -163,10 +182,20 @@ class CpuBackend : public Backend {
   // float [head group, vocab], or the rank's columns if it does not lead; last
   // stage
   WorkBuffer logits_;
-  MemoryCharge thread_scratch_;  // of gemm_ and of the next two
+  WorkBuffer routed_, mixed_;    // CpuSpace's, with mixtures
+  MemoryCharge thread_scratch_;  // of gemm_ and of what follows
   std::vector<AttentionScratch> attention_scratch_;  // per thread
   std::vector<float> rotated_;  // per thread [kPageTokens, head_dim]
   std::vector<SegmentPart> parts_;
+  // Of a mixture's rows, of which there are routed_rows_: the choices of each,
+  // and those of each expert, which begin at begins_.
+  std::vector<ExpertChoice> choices_;  // [mixture_rows, experts_per_token]
+  std::vector<ExpertChoice> chosen_;   // [mixture_rows * experts_per_token]
+  std::vector<int32_t> begins_;        // [experts + 1]
+  std::vector<int32_t> counts_;        // [experts]
+  std::vector<float> router_logits_;   // [max_rows, experts]
+  int32_t routed_rows_ = 0;
+  bool sorted_ = false;
 };
 
 }  // namespace sluice

@@ -64,6 +64,10 @@ absl::StatusOr<BackendParts> CudaBackend::Create(const DecoderSpec& spec,
     return absl::InvalidArgumentError(
         "the CUDA backend needs a device for its memory");
   }
+  if (spec.has_mixtures()) {
+    return absl::UnimplementedError(
+        "GPUs do not compute mixtures of experts: say --device cpu");
+  }
   SLUICE_RETURN_IF_ERROR(CheckRotaries(spec));
   SLUICE_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(place.ordinal), "turning to the device"));

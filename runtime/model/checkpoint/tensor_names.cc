@@ -1,5 +1,6 @@
 #include "runtime/model/checkpoint/tensor_names.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,11 +9,16 @@ namespace sluice {
 namespace {
 
 TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
-               std::vector<int64_t> shape) {
-  const Family* const family = FindFamily(spec.model_type);
+               std::vector<int64_t> shape, int expert = -1) {
+  const Family* const known = FindFamily(spec.model_type);
   // Models that no config.json describes, as those of probes, have its names.
-  TensorSlice slice =
-      (family == nullptr ? LlamaFamily() : *family).bind(spec, role, layer);
+  const Family& family =
+      known != nullptr && (expert < 0 || known->bind_expert != nullptr) ? *known
+      : expert < 0 ? LlamaFamily()
+                   : Qwen3MoeFamily();
+  TensorSlice slice = expert < 0
+                          ? family.bind(spec, role, layer)
+                          : family.bind_expert(spec, role, layer, expert);
   // Factors of the model are factors of weights.
   switch (role) {
     case TensorRole::kEmbedding:
@@ -22,6 +28,9 @@ TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
     case TensorRole::kOutBias:
     case TensorRole::kDownWeight:
     case TensorRole::kDownBias:
+    case TensorRole::kSharedDownWeight:
+    case TensorRole::kExpertDownWeight:
+    case TensorRole::kExpertDownBias:
       slice.scale *= spec.residual_scale;
       break;
     case TensorRole::kHead:
@@ -31,7 +40,7 @@ TensorRef Bind(const DecoderSpec& spec, TensorRole role, int layer,
     default:
       break;
   }
-  return {std::move(slice), role, std::move(shape), layer};
+  return {std::move(slice), role, std::move(shape), layer, std::max(0, expert)};
 }
 
 }  // namespace
@@ -62,6 +71,10 @@ bool IsBias(TensorRole role) {
     case TensorRole::kEmbedNormBias:
     case TensorRole::kFinalNormBias:
     case TensorRole::kHeadBias:
+    case TensorRole::kRouterBias:
+    case TensorRole::kExpertGateBias:
+    case TensorRole::kExpertUpBias:
+    case TensorRole::kExpertDownBias:
       return true;
     default:
       return false;
@@ -69,17 +82,24 @@ bool IsBias(TensorRole role) {
 }
 
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer) {
-  const LayerWeights weights = WeightsOf(spec);
+  const LayerWeights weights = WeightsOf(spec, spec.layer(layer));
   std::vector<TensorRef> tensors;
-  const auto add = [&](const std::vector<WeightSlot>& slots) {
-    for (const WeightSlot& slot : slots) {
-      std::vector<int64_t> shape = {slot.rows};
-      if (slot.columns > 0) shape.push_back(slot.columns);
-      tensors.push_back(Bind(spec, slot.role, layer, std::move(shape)));
+  const auto add = [&](const auto& parts, int expert) {
+    for (const auto& part : parts) {
+      for (const WeightSlot& slot : part.slots) {
+        std::vector<int64_t> shape = {slot.rows};
+        if (slot.columns > 0) shape.push_back(slot.columns);
+        tensors.push_back(
+            Bind(spec, slot.role, layer, std::move(shape), expert));
+      }
     }
   };
-  for (const LayerWeights::Vector& vector : weights.vectors) add(vector.slots);
-  for (const LayerWeights::Matrix& matrix : weights.matrices) add(matrix.slots);
+  add(weights.vectors, -1);
+  add(weights.matrices, -1);
+  for (int expert = 0; expert < weights.experts; ++expert) {
+    add(weights.expert_vectors, expert);
+    add(weights.expert_matrices, expert);
+  }
   return tensors;
 }
 
@@ -129,8 +149,17 @@ std::vector<TensorRef> HeadTensors(const DecoderSpec& spec) {
 
 std::string BindingText(const DecoderSpec& spec) {
   std::string text;
-  for (const auto& tensors :
-       {EmbeddingTensors(spec), LayerTensors(spec, 0), HeadTensors(spec)}) {
+  std::vector<std::vector<TensorRef>> all = {EmbeddingTensors(spec)};
+  // A layer of each kind.
+  for (const bool mixture : {false, true}) {
+    for (int layer = 0; layer < spec.num_layers; ++layer) {
+      if (spec.layer(layer).mixture != mixture) continue;
+      all.push_back(LayerTensors(spec, layer));
+      break;
+    }
+  }
+  all.push_back(HeadTensors(spec));
+  for (const std::vector<TensorRef>& tensors : all) {
     for (const TensorRef& ref : tensors) {
       absl::StrAppend(&text, static_cast<int>(ref.role), ":", ref.name, "[",
                       ref.first_row, "+", ref.shape[0], "]*", ref.scale, "+",

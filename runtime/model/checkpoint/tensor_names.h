@@ -17,6 +17,7 @@ struct TensorRef : TensorSlice {
   TensorRole role = TensorRole::kQWeight;
   std::vector<int64_t> shape;  // of the weight
   int layer = 0;               // of a layer's weights
+  int expert = 0;              // of an expert's
 
   // Returns the shape of the tensor in the checkpoint.
   std::vector<int64_t> tensor_shape() const {
@@ -33,7 +34,7 @@ struct TensorRef : TensorSlice {
 
 bool IsBias(TensorRole role);
 
-// In the order of WeightsOf.
+// In the order of WeightsOf, an expert's weights after those of the one before.
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer);
 std::vector<TensorRef> EmbeddingTensors(const DecoderSpec& spec);
 // With tied embeddings kHead names the embedding matrix.

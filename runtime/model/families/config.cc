@@ -525,6 +525,28 @@ TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
                                    : "lm_head.weight"};
     case Role::kHeadBias:
       return {"lm_head.bias"};
+    case Role::kSinks:
+      return of_layer("self_attn.sinks");
+    case Role::kRouterWeight:
+      return of_layer("mlp.gate.weight");
+    case Role::kRouterBias:
+      return of_layer("mlp.gate.bias");
+    case Role::kChoiceBias:
+      return of_layer("mlp.gate.e_score_correction_bias");
+    case Role::kSharedGateWeight:
+      return of_layer("mlp.shared_experts.gate_proj.weight");
+    case Role::kSharedUpWeight:
+      return of_layer("mlp.shared_experts.up_proj.weight");
+    case Role::kSharedDownWeight:
+      return of_layer("mlp.shared_experts.down_proj.weight");
+    case Role::kSharedScoreWeight:
+      return of_layer("mlp.shared_expert_gate.weight");
+    case Role::kExpertGateWeight:
+    case Role::kExpertGateBias:
+    case Role::kExpertUpWeight:
+    case Role::kExpertUpBias:
+    case Role::kExpertDownWeight:
+    case Role::kExpertDownBias:
     case Role::kPositionEmbedding:
     case Role::kEmbedNormWeight:
     case Role::kEmbedNormBias:
@@ -533,6 +555,54 @@ TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer) {
       break;
   }
   return {"(none)"};
+}
+
+TensorSlice BindLlamaExpert(const DecoderSpec& spec, TensorRole role, int layer,
+                            int expert) {
+  using Role = TensorRole;
+  const auto of_expert = [&](const char* name) -> TensorSlice {
+    return {
+        absl::StrCat("model.layers.", layer, ".mlp.experts.", expert, name)};
+  };
+  switch (role) {
+    case Role::kExpertGateWeight:
+      return of_expert(".gate_proj.weight");
+    case Role::kExpertGateBias:
+      return of_expert(".gate_proj.bias");
+    case Role::kExpertUpWeight:
+      return of_expert(".up_proj.weight");
+    case Role::kExpertUpBias:
+      return of_expert(".up_proj.bias");
+    case Role::kExpertDownWeight:
+      return of_expert(".down_proj.weight");
+    case Role::kExpertDownBias:
+      return of_expert(".down_proj.bias");
+    default:
+      return BindLlama(spec, role, layer);
+  }
+}
+
+void ReadMixture(ConfigReader& reader, const MixtureKeys& keys,
+                 const MixtureSpec& defaults, DecoderSpec& spec) {
+  MixtureSpec& mixture = spec.mixture;
+  mixture = defaults;
+  mixture.experts = reader.Int(keys.experts, defaults.experts, 1, kMaxExperts);
+  mixture.experts_per_token =
+      reader.Int(keys.per_token, defaults.experts_per_token, 1, kMaxExperts);
+  mixture.expert_size =
+      reader.Int(keys.expert_size, defaults.expert_size, 1, kMaxWidth);
+  if (mixture.experts_per_token > mixture.experts) {
+    reader.Fail(
+        keys.per_token,
+        absl::StrCat("is ", mixture.experts_per_token, ", but there are ",
+                     mixture.experts, " experts (", keys.experts, ")"));
+  }
+  if (int64_t{mixture.experts} * mixture.expert_size > kMaxExpertWidths) {
+    reader.Fail(keys.expert_size,
+                absl::StrCat("times ", keys.experts, " (", mixture.experts,
+                             ") must be at most ", kMaxExpertWidths,
+                             ", but it is ", mixture.expert_size));
+  }
 }
 
 }  // namespace sluice

@@ -24,6 +24,8 @@ inline constexpr int32_t kMaxWidth = 1 << 20;
 inline constexpr int32_t kMaxLayers = 1 << 12;
 inline constexpr int32_t kMaxHeads = 1 << 16;
 inline constexpr int32_t kMaxPositions = 1 << 30;
+inline constexpr int32_t kMaxExperts = 1 << 12;
+inline constexpr int32_t kMaxExpertWidths = 1 << 24;  // of a layer together
 inline constexpr int32_t kMaxToken = std::numeric_limits<int32_t>::max();
 
 // Entries of layer_types.
@@ -121,5 +123,17 @@ TensorSlice BindGpt(const DecoderSpec& spec, TensorRole role, int layer);
 
 // The names that llama's checkpoints have, and those of most families.
 TensorSlice BindLlama(const DecoderSpec& spec, TensorRole role, int layer);
+// The same of a mixture's experts: "mlp.experts.7.gate_proj.weight".
+TensorSlice BindLlamaExpert(const DecoderSpec& spec, TensorRole role, int layer,
+                            int expert);
+// Reads a mixture's sizes and how many experts a row takes, which is at most
+// all: the keys that say so, and the defaults where the file has them not.
+struct MixtureKeys {
+  const char* experts;
+  const char* per_token;
+  const char* expert_size;
+};
+void ReadMixture(ConfigReader& reader, const MixtureKeys& keys,
+                 const MixtureSpec& defaults, DecoderSpec& spec);
 
 }  // namespace sluice

@@ -21,10 +21,12 @@ namespace {
 
 const std::vector<const Family*>& Families() {
   static const auto* const kFamilies = new std::vector<const Family*>{
-      &BloomFamily(),   &CohereFamily(),   &FalconFamily(),     &GemmaFamily(),
-      &Glm4Family(),    &Gpt2Family(),     &GptNeoxFamily(),    &GptjFamily(),
-      &GraniteFamily(), &LlamaFamily(),    &MistralFamily(),    &OlmoFamily(),
-      &OptFamily(),     &Phi3Family(),     &Qwen2Family(),      &Qwen3Family(),
+      &BloomFamily(),   &CohereFamily(),   &FalconFamily(),
+      &GemmaFamily(),   &Glm4Family(),     &Gpt2Family(),
+      &GptNeoxFamily(), &GptjFamily(),     &GraniteFamily(),
+      &LlamaFamily(),   &MistralFamily(),  &MixtralFamily(),
+      &OlmoFamily(),    &OptFamily(),      &Phi3Family(),
+      &Qwen2Family(),   &Qwen3Family(),    &Qwen3MoeFamily(),
       &Smollm3Family(), &StablelmFamily(), &Starcoder2Family(),
   };
   return *kFamilies;

@@ -53,6 +53,9 @@ struct Family {
   // Says where a weight is that a spec of this family has; `layer` is that of a
   // layer's weights.
   TensorSlice (*bind)(const DecoderSpec& spec, TensorRole role, int layer);
+  // The same for the weights of a mixture's experts, of a family that has any.
+  TensorSlice (*bind_expert)(const DecoderSpec& spec, TensorRole role,
+                             int layer, int expert) = nullptr;
 };
 
 const Family& BloomFamily();
@@ -66,11 +69,13 @@ const Family& GptjFamily();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
 const Family& MistralFamily();
+const Family& MixtralFamily();
 const Family& OlmoFamily();
 const Family& OptFamily();
 const Family& Phi3Family();
 const Family& Qwen2Family();
 const Family& Qwen3Family();
+const Family& Qwen3MoeFamily();
 const Family& Smollm3Family();
 const Family& StablelmFamily();
 const Family& Starcoder2Family();

@@ -116,9 +116,10 @@ TEST(TensorShardTest, GatheredBytes) {
   const DecoderSpec spec = Spec(4096, 32, 8, 128, 14336, 128256);
   const TensorShard one = TensorShard::Of(spec, WeightFormat::kFull, {0, 1});
   const TensorShard two = TensorShard::Of(spec, WeightFormat::kFull, {0, 2});
-  EXPECT_EQ(GatheredRowBytes(spec, one, DType::kFloat32), 0);
-  EXPECT_EQ(GatheredRowBytes(spec, two, DType::kFloat32), 4 * 13 * 4096 / 2);
-  EXPECT_EQ(GatheredRowBytes(spec, two, DType::kBFloat16),
+  EXPECT_EQ(GatheredRowBytes(spec, {}, one, DType::kFloat32), 0);
+  EXPECT_EQ(GatheredRowBytes(spec, {}, two, DType::kFloat32),
+            4 * 13 * 4096 / 2);
+  EXPECT_EQ(GatheredRowBytes(spec, {}, two, DType::kBFloat16),
             2 * 4096 + 2 * 14336 + 8 * 4096);
 }
 

@@ -156,6 +156,37 @@ absl::Status LateBackend::Mlp(int layer, const PackedLayer& packed,
   });
 }
 
+absl::Status LateBackend::Route(int layer, const PackedLayer& packed,
+                                const BatchView& batch, const float* x,
+                                int32_t at) {
+  ReadLayer(layer, packed);
+  Read("activations", x, RowBytes(batch.rows));
+  return Later([this, layer, packed, batch = Keep(batch), x, at] {
+    return inner_->Route(layer, packed, batch->view, x, at);
+  });
+}
+
+absl::StatusOr<std::span<const int32_t>> LateBackend::RowsOfExperts() {
+  SLUICE_RETURN_IF_ERROR(Finish());
+  return inner_->RowsOfExperts();
+}
+
+absl::Status LateBackend::RunExpert(int layer, int expert,
+                                    const PackedView& packed) {
+  ReadPacked("an expert", packed, weights_.layer(layer).expert.bytes);
+  return Later([this, layer, expert, packed] {
+    return inner_->RunExpert(layer, expert, packed);
+  });
+}
+
+absl::Status LateBackend::AddExperts(int layer, const BatchView& batch,
+                                     int32_t at, float* x) {
+  Write("activations", x, RowBytes(batch.rows));
+  return Later([this, layer, batch = Keep(batch), at, x] {
+    return inner_->AddExperts(layer, batch->view, at, x);
+  });
+}
+
 absl::Status LateBackend::HeadInput(const PackedView& packed,
                                     std::span<const int32_t> rows_of_x,
                                     const float* x, int32_t at) {

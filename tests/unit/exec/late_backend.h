@@ -57,6 +57,14 @@ class LateBackend : public Backend {
                           const BatchView& batch, float* x) override;
   absl::Status Mlp(int layer, const PackedLayer& packed, const BatchView& batch,
                    float* x) override;
+  absl::Status Route(int layer, const PackedLayer& packed,
+                     const BatchView& batch, const float* x,
+                     int32_t at) override;
+  absl::StatusOr<std::span<const int32_t>> RowsOfExperts() override;
+  absl::Status RunExpert(int layer, int expert,
+                         const PackedView& packed) override;
+  absl::Status AddExperts(int layer, const BatchView& batch, int32_t at,
+                          float* x) override;
   absl::Status FinalRows(const PackedView& packed,
                          std::span<const int32_t> rows_of_x, const float* x,
                          float* out) override;

@@ -48,6 +48,12 @@ std::vector<Case> Cases() {
   cases.push_back({"bloom", BloomSpec(3)});
   cases.push_back({"falcon", FalconSpec(3)});
   cases.push_back({"parallel", ParallelSpec(3)});
+  cases.push_back({"mixture", MixtureOfExperts(3, RouterKind::kSoftmax)});
+  cases.push_back(
+      {"sigmoid_mixture", MixtureOfExperts(3, RouterKind::kSigmoid)});
+  cases.push_back({"chosen_softmax_mixture",
+                   MixtureOfExperts(3, RouterKind::kChosenSoftmax)});
+  cases.push_back({"grouped_mixture", GroupedMixture(3)});
   return cases;
 }
 

@@ -192,13 +192,13 @@ TEST_F(CostModelTest, TheLeadingRankGetsAllLogits) {
 
 // More ranks than KV heads, and heads that can't be divided.
 TEST_F(CostModelTest, RanksThatShareHeads) {
-  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).kv_width, 16);
-  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).query_width, 16);
-  EXPECT_EQ(RankWorkOf(model_, stage_.policy, 4).exchanges, 4);
-  const RankWork many = RankWorkOf(model_, stage_.policy, 8);
+  EXPECT_EQ(RankWorkOf(model_, {0, 1}, stage_.policy, 4).kv_width, 16);
+  EXPECT_EQ(RankWorkOf(model_, {0, 1}, stage_.policy, 4).query_width, 16);
+  EXPECT_EQ(RankWorkOf(model_, {0, 1}, stage_.policy, 4).exchanges, 4);
+  const RankWork many = RankWorkOf(model_, {0, 1}, stage_.policy, 8);
   EXPECT_EQ(many.query_width, 64);
   EXPECT_EQ(many.exchanges, 3);
-  const RankWork one = RankWorkOf(model_, stage_.policy, 1);
+  const RankWork one = RankWorkOf(model_, {0, 1}, stage_.policy, 1);
   EXPECT_EQ(one.layer_elements(), kLayerElements);
   EXPECT_EQ(one.exchanges + one.exchanged_bytes, 0);
 }
@@ -515,7 +515,8 @@ TEST_F(CostModelTest, CodesOfCheckpointsHaveRatesOfTheirOwn) {
       {"Q8_0", DType::kBFloat16, RateCurve::Constant(3e8), 7e6},
       {"Q4_K", DType::kBFloat16, RateCurve::Constant(5e8), 4e6}};
   const double coded = 2 * 256 * 512;
-  const double numbers = static_cast<double>(LayerElements(model_)) - coded;
+  const double numbers =
+      static_cast<double>(LayerElements(model_, model_.layer(0))) - coded;
   const double attention = 2 * kKvBytes * 1600 / 2e8;
   // One micro-batch's products decode.
   stage_.policy.num_microbatches = 1;

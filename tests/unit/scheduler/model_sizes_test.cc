@@ -23,12 +23,12 @@ DecoderSpec SmallModel() {
 TEST(ModelSizesTest, CountsALayersMatrices) {
   DecoderSpec model = SmallModel();
   // q and out 64 x 64, k and v 32 x 64; gate, up and down 64 x 128.
-  EXPECT_EQ(LayerElements(model), 2 * 4096 + 2 * 2048 + 3 * 8192);
+  EXPECT_EQ(LayerElements(model, {}), 2 * 4096 + 2 * 2048 + 3 * 8192);
   model.gated_mlp = false;
-  EXPECT_EQ(LayerElements(model), 2 * 4096 + 2 * 2048 + 2 * 8192);
+  EXPECT_EQ(LayerElements(model, {}), 2 * 4096 + 2 * 2048 + 2 * 8192);
   // Heads need not add up to hidden.
   model.head_dim = 32;
-  EXPECT_EQ(LayerElements(model), 2 * 8192 + 2 * 4096 + 2 * 8192);
+  EXPECT_EQ(LayerElements(model, {}), 2 * 8192 + 2 * 4096 + 2 * 8192);
 }
 
 TEST(ModelSizesTest, AgreesWithOptsKnownSizes) {
@@ -42,11 +42,11 @@ TEST(ModelSizesTest, AgreesWithOptsKnownSizes) {
   opt.vocab_size = 50272;
   opt.gated_mlp = false;
   const double h1 = 12288, h2 = 49152;
-  EXPECT_EQ(
-      WeightBytes(LayerElements(opt), DType::kBFloat16, WeightFormat::kFull),
-      8 * h1 * h1 + 4 * h1 * h2);
+  EXPECT_EQ(WeightBytes(LayerElements(opt, {}), DType::kBFloat16,
+                        WeightFormat::kFull),
+            8 * h1 * h1 + 4 * h1 * h2);
   EXPECT_NEAR(
-      static_cast<double>(96 * LayerElements(opt) + 2 * HeadElements(opt)),
+      static_cast<double>(96 * LayerElements(opt, {}) + 2 * HeadElements(opt)),
       175e9, 1e9);
   // K and V take 4 h1 bytes for each token.
   EXPECT_EQ(KvBytesPerPosition(opt, KvFormat::kBFloat16), 4 * h1);
