@@ -6,8 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/retry_delay.h"
 #include "common/text/text.h"
+#include "common/threads/retry_delay.h"
 #include "proto/wire_limits.h"
 #include "sluice/v1/errors.pb.h"
 

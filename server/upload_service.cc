@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/retry_delay.h"
 #include "common/status_macros.h"
 #include "common/threads/clock.h"
+#include "common/threads/retry_delay.h"
 #include "proto/grpc_status.h"
 #include "proto/tsan_handoff.h"
 #include "server/shutting_down.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "common/retry_delay.h"
 #include "common/status_macros.h"
+#include "common/threads/retry_delay.h"
 #include "coordinator/jobs/job_state.h"
 
 namespace sluice {

@@ -115,6 +115,7 @@ CUDA_ONLY_IN = ["runtime/kernels/cuda/*", "worker/link/nccl*", "tests/*"]
 MAY_ALSO_INCLUDE = {
     "server/local_profile.cc": ["worker/", "runtime/"],
     "server/local_models.cc": ["runtime/gguf/", "runtime/model/", "runtime/text/"],
+    "server/cli/plan/models_speed.cc": ["runtime/model/model_dir.h"],
 }
 
 # These put a whole cluster together and start servers, so that rooms and gRPC meet in them.

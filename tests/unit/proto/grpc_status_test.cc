@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "common/retry_delay.h"
+#include "common/threads/retry_delay.h"
 #include "proto/wire_limits.h"
 
 namespace sluice {

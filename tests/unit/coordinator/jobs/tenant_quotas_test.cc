@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/retry_delay.h"
 #include "common/status_macros.h"
+#include "common/threads/retry_delay.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {

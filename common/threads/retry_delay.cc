@@ -1,4 +1,4 @@
-#include "common/retry_delay.h"
+#include "common/threads/retry_delay.h"
 
 #include <algorithm>
 #include <string>
