@@ -65,6 +65,31 @@ TEST_F(JobLinesTest, ALineOfSeveralRequestsIsAnsweredOnceWhenAllHaveEnded) {
   EXPECT_EQ(body["usage"]["prompt_tokens"], 6);
 }
 
+TEST_F(JobLinesTest, AnswersToAPromptAreRequestsThatOutliveARestart) {
+  auto job = Submit(R"({"prompt": ["a", "bc"], "max_tokens": 3, "n": 2})");
+  ASSERT_TRUE(job.ok()) << job.status();
+  EXPECT_EQ(manager->PendingLengths()->requests(), 4);
+  const auto before = manager->TakeRequests(1);
+  Reopen();
+  const auto taken = manager->TakeRequests(1);
+  ASSERT_EQ(before->size(), 4u);
+  ASSERT_EQ(taken->size(), 4u);
+  int64_t generated = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    const Request& request = (*taken)[i];
+    EXPECT_EQ(request.prompt, (*before)[i].prompt);
+    EXPECT_EQ(request.prompt, (*taken)[i / 2 * 2].prompt);
+    EXPECT_EQ(request.sampling.seed, (*before)[i].sampling.seed);
+    const Generation answer = Answer(request);
+    generated += answer.generated;
+    manager->Complete(request, answer);
+  }
+  const v1::Job end = WaitForEnd(job->id());
+  EXPECT_EQ(end.counts().completed(), 1);
+  EXPECT_EQ(end.prompt_tokens(), 2 + 3);
+  EXPECT_EQ(end.generation_tokens(), generated);
+}
+
 TEST_F(JobLinesTest, ALineFailsWithTheFirstOfItsRequestsThatDoes) {
   auto job = Submit(R"({"prompt": ["a", "b", "c"], "max_tokens": 3})");
   auto taken = manager->TakeRequests(9);

@@ -100,6 +100,8 @@ TEST_F(JobOrderTest, AJobMovesInPriority) {
   }
   EXPECT_THAT(order, ElementsAre(second + "/0", second + "/1", first + "/0",
                                  first + "/1"));
+  EXPECT_EQ((*taken)[0].priority, 3);
+  EXPECT_EQ((*taken)[2].priority, 0);  // it was handed out before
   manager->GiveBack(*std::move(taken));
   Reopen();
   EXPECT_EQ(manager->GetJob(second)->priority(), 3);
