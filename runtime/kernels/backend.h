@@ -101,10 +101,11 @@ class Backend {
 
   // The data between the three steps of attention, for attention elsewhere
   // (another backend's Attend, on a copy of the rows): the q, k and v of each
-  // row of the micro-batch in `slot`, before positions are applied, and what
-  // attention gave it. It lies where the backend computes, and lasts as long.
+  // row of the micro-batch in `slot`, before positions are applied, and the
+  // logits of the heads' sinks, if there are any; and what attention gave it.
+  // It lies where the backend computes, and lasts as long.
   struct AttentionRows {
-    std::byte* qkv = nullptr;  // float [rows, q + 2 kv]
+    std::byte* qkv = nullptr;  // float [rows, q + 2 kv + sinks]
     size_t qkv_bytes = 0;      // of a row
     std::byte* out = nullptr;  // [rows, q], in the dtype
     size_t out_bytes = 0;      // of a row

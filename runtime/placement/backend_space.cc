@@ -23,10 +23,12 @@ int64_t QueryWidth(const DecoderSpec& spec) {
 int64_t QueryWidth(const DecoderSpec& spec, const TensorShard& shard) {
   return int64_t{shard.heads.size()} * spec.head_dim;
 }
-// Returns the bytes of a row of the rank's q, k and v.
+// Returns the bytes of a row of the rank's q, k and v, and sinks.
 size_t QkvBytes(const DecoderSpec& spec, const TensorShard& shard) {
-  return sizeof(float) * (QueryWidth(spec, shard) +
-                          2 * int64_t{shard.kv_heads.size()} * spec.head_dim);
+  const int64_t sinks = spec.attention_sinks ? shard.heads.size() : 0;
+  return sizeof(float) *
+         (QueryWidth(spec, shard) +
+          2 * int64_t{shard.kv_heads.size()} * spec.head_dim + sinks);
 }
 // Returns the width of what the ranks gather of attention.
 int64_t GatheredWidth(const DecoderSpec& spec, const TensorShard& shard) {

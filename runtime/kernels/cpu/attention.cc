@@ -164,8 +164,7 @@ HWY_INLINE void AttendAs(const AttentionCall& call, const float* query,
   int32_t first = call.begin[0];
   int32_t last = call.end[0];
   for (size_t r = 0; r < rows; ++r) {
-    state.max[r] = -std::numeric_limits<float>::infinity();
-    state.sum[r] = 0;
+    BeginRow(call, r, &state.max[r], &state.sum[r]);
     first = std::min(first, call.begin[r]);
     last = std::max(last, call.end[r]);
     std::memset(acc + r * stride, 0, stride * sizeof(float));

@@ -59,6 +59,12 @@ struct AttentionCall {
   bool alibi = false;
   float rounded_alibi_scale = 0;
   float slope[kAttentionRows];
+  // If `sinks`, row r's softmax has one term more, of the score sink[r], to
+  // which no row of V belongs: the weights of the positions add up to less than
+  // 1. Neither cap nor distances change it, and sparse attention keeps it. It
+  // counts as the position before all others.
+  bool sinks = false;
+  float sink[kAttentionRows];
   // Row r's result, [head_dim] in out_dtype.
   DType out_dtype = DType::kFloat32;
   void* out[kAttentionRows];

@@ -478,12 +478,12 @@ HWY_INLINE void AttendAs(const AttentionCall& call, AttentionScratch& scratch) {
   int32_t first = call.begin[0];
   int32_t last = call.end[0];
   for (size_t r = 0; r < rows; ++r) {
-    state.max[r] = -std::numeric_limits<float>::infinity();
     first = std::min(first, call.begin[r]);
     last = std::max(last, call.end[r]);
     std::memset(scratch.accumulator() + r * stride, 0, stride * sizeof(float));
     std::memset(scratch.sums(r), 0,
                 (1 + block.groups) * kSumLanes * sizeof(float));
+    BeginRow(call, r, &state.max[r], scratch.sums(r));
     RoundQuery<kInt4>(scratch.query(r), block.head_dim, scratch.query_codes(r));
   }
   for (int32_t page = first / kPageTokens; page * kPageTokens < last; ++page) {

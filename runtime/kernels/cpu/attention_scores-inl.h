@@ -129,6 +129,15 @@ HWY_INLINE VF RoundToBf16(VF x) {
   return hn::BitCast(DF(), hn::And(up, hn::Set(du, 0xFFFF0000)));
 }
 
+// Sets a row's maximum and sum of weights, as they are before its first page: 1
+// is the sink's weight. One that is no number makes the sum none.
+HWY_INLINE void BeginRow(const AttentionCall& call, size_t row, float* max,
+                         float* sum) {
+  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+  *max = call.sinks ? call.sink[row] : kMinusInfinity;
+  *sum = *max == kMinusInfinity ? 0.0f : *max == *max ? 1.0f : *max;
+}
+
 // Caps the scores of rows [row, row + kRows) in a page, or adds distances to
 // them (AttentionCall::cap, alibi).
 template <size_t kRows>

@@ -108,13 +108,17 @@ HWY_INLINE void KeepLargest(float* HWY_RESTRICT s, size_t begin, size_t end,
   }
 }
 
-// Sets the kept positions' weights from their scores; returns their sum.
-HWY_INLINE float WeighKept(const float* HWY_RESTRICT s,
+// Sets the kept positions' weights from a row's scores; returns the sum of all
+// weights.
+HWY_INLINE float WeighKept(const AttentionCall& call, size_t row,
+                           const float* HWY_RESTRICT s,
                            const int32_t* HWY_RESTRICT kept, size_t count,
                            float* HWY_RESTRICT weights) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
-  float max = kMinusInfinity;
+  float max, sum;
+  BeginRow(call, row, &max, &sum);
+  const float sink = max;
   for (size_t i = 0; i < count; ++i) {
     weights[i] = s[kept[i]];
     max = std::max(max, weights[i]);
@@ -127,7 +131,8 @@ HWY_INLINE float WeighKept(const float* HWY_RESTRICT s,
     total = hn::Add(total, p);
     StoreWide(p, weights + i);
   }
-  return hn::GetLane(hn::SumOfLanes(d, total));
+  if (sum == 1) sum = hn::GetLane(hn::Exp(d, hn::Set(d, sink - max)));
+  return sum + hn::GetLane(hn::SumOfLanes(d, total));
 }
 
 // Computes the scores of rows [row, row + kRows) at all positions of pages
@@ -310,7 +315,7 @@ HWY_INLINE void AttendRow(const AttentionCall& call, const HeadBlock& block,
   }
   if (choose_only) return;
   float* weights = scratch.kept_weights();
-  const float sum = WeighKept(s, kept, count, weights);
+  const float sum = WeighKept(call, row, s, kept, count, weights);
   const KeptRows rows{call, block, first_page, kept,
                       static_cast<size_t>(count)};
   float* acc = scratch.ordered();

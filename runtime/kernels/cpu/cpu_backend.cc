@@ -28,6 +28,10 @@ CpuBackend::CpuBackend(const DecoderSpec& spec, const BackendOptions& options,
       shard_(options.shard(spec)),
       q_width_(shard_.heads.size() * spec.head_dim),
       kv_width_(shard_.kv_heads.size() * spec.head_dim),
+      qkv_width_(q_width_ + 2 * kv_width_ +
+                 (spec.attention_sinks ? shard_.heads.size() : 0)),
+      clamps_(spec.gated_mlp && (spec.gate_limit != 0 || spec.gate_slope != 1 ||
+                                 spec.up_offset != 0)),
       gemm_(gemm),
       bounds_(ExchangeBounds::Of(spec, options.weight_format,
                                  options.tensor.ranks, options.dtype)) {}
@@ -225,7 +229,7 @@ void CpuBackend::NormHeads(const LayerLayout& w, const PackedView& packed,
     }
   };
   ForRows(pool_, rows, [&](int32_t row) {
-    float* const q = qkv + int64_t{row} * (q_width_ + 2 * kv_width_);
+    float* const q = qkv + int64_t{row} * qkv_width_;
     norm(w.q_norm, shard_.heads.size(), q);
     norm(w.k_norm, shard_.kv_heads.size(), q + q_width_);
   });
@@ -236,7 +240,7 @@ absl::Status CpuBackend::NormAllHeads(const LayerLayout& w,
                                       float* qkv) {
   // A head's squares are summed where it is, and the heads' sums in their
   // order, so that the result does not depend on the ranks.
-  const int64_t stride = q_width_ + 2 * kv_width_;
+  const int64_t stride = qkv_width_;
   const auto norm = [&](const VectorLayout& weight, ColumnRange heads,
                         int32_t all_heads, const std::vector<size_t>& bounds,
                         float* x, float* squares) -> absl::Status {
@@ -363,7 +367,7 @@ void CpuBackend::StoreKvOf(int layer, const BatchView& batch,
     }
   }
   const int32_t head_dim = spec_.head_dim;
-  const int32_t stride = q_width_ + 2 * kv_width_;
+  const int32_t stride = qkv_width_;
   const Angles angles = AnglesOf(layer);
   const int32_t half = angles.half;
   pool_.ParallelFor(parts_.size(), [&](int task, int thread) {
@@ -408,7 +412,7 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
     }
   }
   const int32_t head_dim = spec_.head_dim;
-  const int64_t stride = q_width_ + 2 * kv_width_;
+  const int64_t stride = qkv_width_;
   const Angles angles = AnglesOf(layer);
   const int32_t kv_heads = shard_.kv_heads.size();
   const int32_t window = spec_.layer(layer).window;
@@ -438,6 +442,7 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
     if (spec_.positions == PositionKind::kRoundedAlibi) {
       call.rounded_alibi_scale = scale;
     }
+    call.sinks = spec_.attention_sinks;
     call.out_dtype = options_.dtype;
     // Prefill attends to all positions (FlexGen, section 5).
     if (segment.num_tokens == 1) call.sparsity = options_.sparsity;
@@ -456,6 +461,9 @@ void CpuBackend::AttendOf(int layer, const BatchView& batch,
         call.begin[r] = window > 0 ? std::max(0, position + 1 - window) : 0;
         call.end[r] = position + 1;
         call.slope[r] = spec_.alibi_slope(shard_.heads.begin + head);
+        if (call.sinks) {
+          call.sink[r] = qkv[row * stride + q_width_ + 2 * kv_width_ + head];
+        }
         call.out[r] = out + (row * q_width_ + head * head_dim) * element;
       }
       call.head = segment.kv + kv_layout_.head_offset(kv_head);
@@ -518,7 +526,7 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
   const LayerLayout& w = LayoutOf(layer, packed);
   NormRows(spec_.norms_inputs() ? &w.norm1 : nullptr, packed.view, x,
            batch.rows);
-  const int64_t width = w.qkv.n;
+  const int64_t width = qkv_width_;
   float* qkv = Qkv(batch.attention_slot);
   SLUICE_RETURN_IF_ERROR(gemm_->Multiply(
       w.qkv, packed.view, normed_.data(), batch.rows,
@@ -526,6 +534,10 @@ absl::Status CpuBackend::ProjectQkv(int layer, const PackedLayer& packed,
         StoreTile(tile, rows, cols, w.qkv_bias.In(packed.view, col),
                   qkv + row * width + col, width);
       }));
+  for (int32_t row = 0; row < batch.rows && spec_.attention_sinks; ++row) {
+    std::memcpy(qkv + row * width + w.qkv.n, w.sinks.In(packed.view),
+                w.sinks.bytes());
+  }
   if (spec_.qk_norm == QkNorm::kAllHeads) {
     return NormAllHeads(w, packed.view, batch.rows, qkv);
   }
@@ -581,7 +593,11 @@ absl::Status CpuBackend::Inside(const MatrixLayout& up,
       [&](int32_t row, int32_t count, int32_t col, int32_t cols, float* tile) {
         const float* const biases = bias.In(packed, col);
         std::byte* const out = own + row * row_bytes;
-        if (spec_.gated_mlp) {
+        if (clamps_) {
+          ClampedTile({spec_.gate_limit, spec_.gate_slope, spec_.up_offset},
+                      tile, count, cols, biases, options_.dtype,
+                      out + col / 2 * element, inner);
+        } else if (spec_.gated_mlp) {
           GatedTile(spec_.activation, tile, count, cols, biases, options_.dtype,
                     out + col / 2 * element, inner);
         } else {

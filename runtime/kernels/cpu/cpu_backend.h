@@ -53,8 +53,7 @@ class CpuBackend : public Backend {
                           int32_t rows) override;
   absl::Status TakeLogits(std::span<LogitRow> rows) override;
   AttentionRows attention_rows(int32_t slot) override {
-    return {reinterpret_cast<std::byte*>(Qkv(slot)),
-            (q_width_ + 2 * kv_width_) * sizeof(float),
+    return {reinterpret_cast<std::byte*>(Qkv(slot)), qkv_width_ * sizeof(float),
             attention_[slot].as<std::byte>(),
             q_width_ * ElementBytes(options_.dtype)};
   }
@@ -89,7 +88,7 @@ class CpuBackend : public Backend {
     int32_t count;
   };
 
-  // Returns a slot's q, k and v, float [rows, q + 2 kv].
+  // Returns a slot's q, k and v, float [rows, qkv_width_].
   float* Qkv(int32_t slot) {
     return qkv_.empty() ? wide_.as<float>() : qkv_[slot].as<float>();
   }
@@ -165,7 +164,9 @@ class CpuBackend : public Backend {
   // Of the rank's heads.
   const int32_t q_width_;
   const int32_t kv_width_;
-  GemmEngine* const gemm_;  // packs the weights
+  const int32_t qkv_width_;  // of rows of q, k, v, and the heads' sinks
+  const bool clamps_;        // gates (DecoderSpec::gate_limit and its kin)
+  GemmEngine* const gemm_;   // packs the weights
   const ExchangeBounds bounds_;
   // Of each of the spec's rotaries [max_model_len, dim / 2].
   WorkBuffer rotary_cos_;
@@ -174,11 +175,11 @@ class CpuBackend : public Backend {
   // The work space. Inputs of GEMMs have rows up to a multiple of kTileRows.
   WorkBuffer normed_;                  // CpuSpace::normed
   std::vector<WorkBuffer> attention_;  // per slot [rows, q_width] in dtype
-  // float [rows, q + 2 kv] if there is one slot, then all ranks' attention and
-  // [rows, inner] in dtype
+  // float [rows, qkv_width_] if there is one slot, then all ranks' attention
+  // and [rows, inner] in dtype
   WorkBuffer wide_;
   std::vector<WorkBuffer>
-      qkv_;  // with more slots, each: float [rows, q + 2 kv]
+      qkv_;  // with more slots, each: float [rows, qkv_width_]
   // float [head group, vocab], or the rank's columns if it does not lead; last
   // stage
   WorkBuffer logits_;

@@ -1,6 +1,7 @@
 #include "runtime/kernels/cpu/vector_ops.h"
 
 #include <cmath>
+#include <limits>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "runtime/kernels/cpu/vector_ops.cc"
@@ -116,6 +117,52 @@ void GatedTileImpl(Activation activation, const float* tile, size_t rows,
   } else {
     ActivationOf<true>(activation, tile, rows, cols / 2, bias,
                        static_cast<uint16_t*>(out), stride);
+  }
+}
+
+template <typename T>
+HWY_INLINE void ClampedLoop(const ClampedGate& gate, const float* tile,
+                            size_t rows, size_t n, const float* bias, T* out,
+                            size_t stride) {
+  const DF d;
+  const float limit =
+      gate.limit > 0 ? gate.limit : std::numeric_limits<float>::infinity();
+  const VF most = hn::Set(d, limit);
+  const VF least = hn::Set(d, -limit);
+  const VF slope = hn::Set(d, gate.slope);
+  const VF offset = hn::Set(d, gate.up_offset);
+  // Comparisons are false for NaN, which stays.
+  const auto at_most = [&](VF x) HWY_ATTR {
+    return hn::IfThenElse(hn::Gt(x, most), most, x);
+  };
+  for (size_t row = 0; row < rows; ++row) {
+    const float* from = tile + row * 2 * n;
+    T* to = out + row * stride;
+    ForEachVector(n, [&](size_t i, size_t count) HWY_ATTR {
+      VF g = LoadPart(from + i, count);
+      VF u = LoadPart(from + n + i, count);
+      if (bias != nullptr) {
+        g = hn::Add(g, LoadPart(bias + i, count));
+        u = hn::Add(u, LoadPart(bias + n + i, count));
+      }
+      g = at_most(g);
+      u = at_most(u);
+      u = hn::IfThenElse(hn::Lt(u, least), least, u);
+      const VF glu = hn::Mul(g, Sigmoid(hn::Mul(slope, g)));
+      StorePart(hn::Mul(glu, hn::Add(u, offset)), to + i, count);
+    });
+  }
+}
+
+void ClampedTileImpl(const ClampedGate& gate, const float* tile, size_t rows,
+                     size_t cols, const float* bias, DType dtype, void* out,
+                     size_t stride) {
+  if (dtype == DType::kFloat32) {
+    ClampedLoop(gate, tile, rows, cols / 2, bias, static_cast<float*>(out),
+                stride);
+  } else {
+    ClampedLoop(gate, tile, rows, cols / 2, bias, static_cast<uint16_t*>(out),
+                stride);
   }
 }
 
@@ -284,6 +331,7 @@ HWY_AFTER_NAMESPACE();
 namespace sluice {
 
 HWY_EXPORT(GatedTileImpl);
+HWY_EXPORT(ClampedTileImpl);
 HWY_EXPORT(PlainTileImpl);
 HWY_EXPORT(AddTileImpl);
 HWY_EXPORT(StoreTileImpl);
@@ -311,6 +359,13 @@ void GatedTile(Activation activation, const float* tile, int32_t rows,
                int64_t stride) {
   HWY_DYNAMIC_DISPATCH(GatedTileImpl)
   (activation, tile, rows, cols, bias, dtype, out, stride);
+}
+
+void ClampedTile(const ClampedGate& gate, const float* tile, int32_t rows,
+                 int32_t cols, const float* bias, DType dtype, void* out,
+                 int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(ClampedTileImpl)
+  (gate, tile, rows, cols, bias, dtype, out, stride);
 }
 
 void PlainTile(Activation activation, const float* tile, int32_t rows,

@@ -21,7 +21,7 @@ void RmsNorm(const float* x, const float* weight, int32_t n, float eps,
 void LayerNorm(const float* x, const float* weight, const float* bias,
                int32_t n, float eps, DType dtype, void* out);
 
-// The next four functions take a finished tile of a GEMM, [rows, cols] without
+// The next five functions take a finished tile of a GEMM, [rows, cols] without
 // gaps, to rows of `stride` elements. `bias`, [cols], may be null.
 //
 // out = act(gate + bias) * (up + bias), where gate is the tile's left half and
@@ -29,6 +29,20 @@ void LayerNorm(const float* x, const float* weight, const float* bias,
 void GatedTile(Activation activation, const float* tile, int32_t rows,
                int32_t cols, const float* bias, DType dtype, void* out,
                int64_t stride);
+// As GatedTile with SiLU, but for g = gate + bias and u = up + bias
+//
+//   out = g * sigmoid(slope * g) * (u + up_offset)
+//
+// where g is at most `limit`, and u within it on both sides (gpt-oss,
+// transformers' GptOssExperts). A limit of 0 is none.
+struct ClampedGate {
+  float limit = 0;
+  float slope = 1;
+  float up_offset = 0;
+};
+void ClampedTile(const ClampedGate& gate, const float* tile, int32_t rows,
+                 int32_t cols, const float* bias, DType dtype, void* out,
+                 int64_t stride);
 // out = act(tile + bias).
 void PlainTile(Activation activation, const float* tile, int32_t rows,
                int32_t cols, const float* bias, DType dtype, void* out,

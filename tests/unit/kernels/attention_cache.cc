@@ -164,6 +164,8 @@ std::vector<std::vector<float>> AttentionCache::Attend(
   call.alibi = slope_ != 0;
   call.rounded_alibi_scale = rounded_scale_;
   std::fill(std::begin(call.slope), std::end(call.slope), slope_);
+  call.sinks = sink_.has_value();
+  std::fill(std::begin(call.sink), std::end(call.sink), sink_.value_or(0));
   call.v_bytes_read = v_bytes_read;
   std::vector<std::vector<float>> out(rows.ids.size(),
                                       std::vector<float>(head_dim));
@@ -241,6 +243,10 @@ std::vector<double> AttentionCache::Reference(
   const std::vector<double> s = Scores(id, begin, end);
   double max = -1e300, sum = 0;
   for (const int j : positions) max = std::max(max, s[j - begin]);
+  if (sink_) {
+    max = std::max<double>(max, *sink_);
+    sum = std::exp(*sink_ - max);
+  }
   std::vector<double> out(layout_.head_dim);
   for (const int j : positions) {
     const double p = std::exp(s[j - begin] - max);

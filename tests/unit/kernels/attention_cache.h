@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "runtime/kernels/cpu/attention.h"
@@ -72,6 +73,10 @@ class AttentionCache {
     rounded_scale_ = scale;
   }
 
+  // Has the softmax of what follows a term of this score
+  // (AttentionCall::sinks).
+  void AddSink(float sink) { sink_ = sink; }
+
   const KvLayout& layout() const { return layout_; }
 
  private:
@@ -82,6 +87,7 @@ class AttentionCache {
   float cap_ = 0;
   float slope_ = 0;
   float rounded_scale_ = 0;
+  std::optional<float> sink_;
   std::vector<int32_t> pages_;
   std::vector<std::byte> memory_;
   std::vector<std::vector<double>> k_, v_;  // as stored

@@ -72,6 +72,48 @@ TEST_P(AttentionTest, ScoresWithCapsOrDistances) {
   });
 }
 
+// A sink takes a part of each row's weights, be it small, large, or all.
+TEST_P(AttentionTest, SinksJoinTheSoftmax) {
+  ForEachTarget([&](const char* target) {
+    for (const float sink : {-200.0F, -3.0F, 0.5F, 6.0F, 200.0F}) {
+      SCOPED_TRACE(testing::Message() << target << ", sink " << sink);
+      AttentionCache cache(GetParam(), 40, 131);
+      cache.AddSink(sink);
+      for (const int rows : {1, 2, 9}) {
+        Rows all, windows;
+        for (int r = 0; r < rows; ++r) {
+          all.Add(r, 0, 131 - rows + 1 + r);
+          windows.Add(r, 60 + r, 100 + r);
+        }
+        ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, all));
+        ASSERT_NO_FATAL_FAILURE(ExpectReference(cache, windows));
+      }
+      Rows one;
+      one.Add(0, 0, 131);
+      const auto sparse = cache.Attend(one, 0.999F);
+      const auto want = cache.Reference(0, 0, 131);
+      for (size_t i = 0; i < want.size(); ++i) {
+        ASSERT_NEAR(sparse[0][i], want[i], cache.Tolerance()) << i;
+      }
+    }
+  });
+}
+
+// One that is minus infinity is none, and one that is no number shows.
+TEST_P(AttentionTest, SinksThatAreNoNumbers) {
+  Rows rows;
+  for (int r = 0; r < 3; ++r) rows.Add(r, 0, 70);
+  AttentionCache cache(GetParam(), 16, 70);
+  const auto without = cache.Attend(rows);
+  const auto sparse = cache.Attend(rows, 0.5F);
+  cache.AddSink(-std::numeric_limits<float>::infinity());
+  EXPECT_EQ(cache.Attend(rows), without);
+  EXPECT_EQ(cache.Attend(rows, 0.5F), sparse);
+  cache.AddSink(std::nanf(""));
+  EXPECT_TRUE(std::isnan(cache.Attend(rows)[1][3]));
+  EXPECT_TRUE(std::isnan(cache.Attend(rows, 0.5F)[1][3]));
+}
+
 TEST_P(AttentionTest, ContextsOfAnyLength) {
   ForEachTarget([&](const char* target) {
     SCOPED_TRACE(target);
@@ -105,6 +147,7 @@ TEST_P(AttentionTest, RowsDoNotDependOnEachOther) {
     SCOPED_TRACE(target);
     for (const int head_dim : {12, 20, 64, 80}) {
       AttentionCache cache(GetParam(), head_dim, 150);
+      if (head_dim == 20) cache.AddSink(0.25F);
       Rows rows;
       for (int r = 0; r < 32; ++r) {
         // Some rows have ranges that are alike, as the heads of a group have;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -79,6 +81,46 @@ TEST(VectorOpsTest, Activations) {
         ASSERT_NEAR(out[i], want, slack) << x[i];
         ASSERT_NEAR(gated[i], want * up[i], 3 * slack + 1e-38) << x[i];
       }
+    }
+  });
+}
+
+// gpt-oss's activation, where it is clamped and where it is not.
+TEST(VectorOpsTest, ClampedGates) {
+  ForEachTarget([](const char* target) {
+    SCOPED_TRACE(target);
+    for (const int n : {1, 7, 16, 37, 400}) {
+      constexpr int kRows = 2;
+      const int stride = n + 3;
+      const auto tile = Random(kRows * 2 * n, 1, 12),
+                 bias = Random(2 * n, 2, 1);
+      for (const ClampedGate gate :
+           {ClampedGate{7, 1.702F, 1}, {0.75F, 1.3F, 1}, {0, 1, 0}}) {
+        std::vector<float> out(kRows * stride, -5);
+        ClampedTile(gate, tile.data(), kRows, 2 * n, bias.data(),
+                    DType::kFloat32, out.data(), stride);
+        for (int row = 0; row < kRows; ++row) {
+          for (int i = 0; i < n; ++i) {
+            double g = tile[row * 2 * n + i] + bias[i];
+            double u = tile[row * 2 * n + n + i] + bias[n + i];
+            if (gate.limit > 0) {
+              g = std::min<double>(g, gate.limit);
+              u = std::clamp<double>(u, -gate.limit, gate.limit);
+            }
+            const double want = g / (1 + std::exp(-gate.slope * g));
+            ASSERT_NEAR(out[row * stride + i], want * (u + gate.up_offset),
+                        3e-6 * (1 + std::abs(g * u)));
+          }
+          EXPECT_EQ(out[row * stride + n], -5);
+        }
+      }
+    }
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    for (const auto& tile : {std::array{nan, 1.0F}, {1.0F, nan}}) {
+      float out = 0;
+      ClampedTile({7, 1.702F, 1}, tile.data(), 1, 2, nullptr, DType::kFloat32,
+                  &out, 1);
+      EXPECT_TRUE(std::isnan(out));
     }
   });
 }
