@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace sluice {
@@ -41,7 +42,8 @@ void MarkGreatest(std::span<const float> scores, int32_t count,
   }
 }
 
-// Sets to 0 the scores of all experts but those of the best groups.
+// Sets to minus infinity the scores of all experts but those of the best
+// groups.
 void KeepGroups(const MixtureSpec& mixture, std::span<float> scores,
                 std::vector<uint8_t>* marks) {
   const size_t size = scores.size() / mixture.groups;
@@ -57,7 +59,8 @@ void KeepGroups(const MixtureSpec& mixture, std::span<float> scores,
   for (int32_t g = 0; g < mixture.groups; ++g) {
     if ((*marks)[g] != 0) continue;
     const auto group = scores.subspan(g * size, size);
-    std::fill(group.begin(), group.end(), 0.0F);
+    std::fill(group.begin(), group.end(),
+              -std::numeric_limits<float>::infinity());
   }
 }
 
@@ -87,6 +90,7 @@ void ChooseExperts(const MixtureSpec& mixture, std::span<float> logits,
   if (mixture.normalize) {
     float sum = 0;
     for (const ExpertChoice& choice : out) sum += choice.weight;
+    sum = std::max(sum, mixture.least_sum);
     for (ExpertChoice& choice : out) {
       if (sum != 0) choice.weight /= sum;
     }

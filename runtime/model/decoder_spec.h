@@ -57,8 +57,7 @@ enum class RouterKind {
 //
 // and y is added to x as what an MLP gives. With several groups, which are
 // neighbouring experts, a group counts as the sum of its two greatest scores
-// [+ choice bias], and experts of others than the chosen_groups greatest groups
-// have, for choosing, a score of 0, as in transformers.
+// [+ choice bias], and only experts of the chosen_groups greatest are chosen.
 struct MixtureSpec {
   int32_t experts = 0;  // 0: the model has no mixtures
   int32_t experts_per_token = 0;
@@ -68,9 +67,10 @@ struct MixtureSpec {
   RouterKind router = RouterKind::kSoftmax;
   bool router_bias = false;
   bool choice_bias = false;  // of choosing only, no part of weights
-  // Weights of the chosen are divided by their sum, if that is not 0, and then
-  // multiplied by `scale`.
+  // Weights of the chosen are divided by their sum, or by least_sum if that is
+  // greater, unless it is 0; and then multiplied by `scale`.
   bool normalize = false;
+  float least_sum = 0;
   float scale = 1;
   int32_t groups = 1;  // divides `experts`
   int32_t chosen_groups = 1;
