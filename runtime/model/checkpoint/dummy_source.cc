@@ -57,13 +57,14 @@ HWY_EXPORT(MakeNumbers);
 
 namespace {
 
-// Hashes the name by FNV-1a, so that each tensor gets its own numbers.
-uint32_t Seed(const std::string& name) {
+// Hashes the name by FNV-1a, so that each tensor gets its own numbers, and each
+// of a stack.
+uint32_t Seed(const TensorRef& ref) {
   uint32_t hash = 2166136261u;
-  for (const char c : name) {
+  for (const char c : ref.name) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
   }
-  return hash;
+  return hash + static_cast<uint32_t>(ref.in_stack) * 0x85ebca6bu;
 }
 
 // The mixer of MakeNumbers.
@@ -92,7 +93,7 @@ absl::Status DummySource::ReadRows(const TensorRef& ref, int64_t row_begin,
     return absl::OkStatus();
   }
   const int64_t cols = ref.shape[1];
-  const uint32_t seed = Seed(ref.name);
+  const uint32_t seed = Seed(ref);
   const bool table = ref.role == TensorRole::kEmbedding ||
                      ref.role == TensorRole::kPositionEmbedding;
   const float deviation =
@@ -125,7 +126,7 @@ absl::Status DummySource::ReadCodes(const TensorRef& ref,
       scaled.groups(k), 1.0f / (deviation * std::sqrt(static_cast<float>(k))));
   for (int64_t row = row_begin; row < row_end; ++row, out += row_bytes) {
     const uint32_t base =
-        Mix(Seed(ref.name) + static_cast<uint32_t>(row) * 0x9e3779b9u);
+        Mix(Seed(ref) + static_cast<uint32_t>(row) * 0x9e3779b9u);
     std::byte* next = out;
     for (int64_t i = 0; i < k * format.bits / 8; ++i) {
       const uint32_t code = Mix(base ^ static_cast<uint32_t>(i)) >> 24;

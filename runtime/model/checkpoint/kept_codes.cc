@@ -102,9 +102,12 @@ void SafetensorsSource::SetCodes(DecoderSpec* spec) const {
   spec->layers.resize(spec->num_layers);
   ForCoded(spec, [&](const CodeFormat** codes, const TensorRef& ref) {
     const bool embedding = ref.role == TensorRole::kEmbedding;
-    *codes = !embedding || ref.scale == 1 || ref.scale == spec->embedding_scale
-                 ? KeptCodes(ref)
-                 : nullptr;
+    const CodeFormat* const kept =
+        !embedding || ref.scale == 1 || ref.scale == spec->embedding_scale
+            ? KeptCodes(ref)
+            : nullptr;
+    // A layer's experts are alike.
+    *codes = ref.expert == 0 || *codes == kept ? kept : nullptr;
   });
 }
 
@@ -137,13 +140,15 @@ absl::Status SafetensorsSource::ReadCodes(const TensorRef& described,
                            ", ", row_end, ") of ", ref.shape[0]);
   }
   const size_t row_bytes = format.row_bytes(ref.shape[1]);
+  const int64_t base =
+      quantized != nullptr ? 0 : ref.first_element() / ref.shape[1];
   const auto read = [&](int64_t row, int64_t first, int64_t count) {
     std::byte* to = out + static_cast<size_t>(row - row_begin) * row_bytes;
     if (quantized != nullptr) {
       return quantized->ReadCodes(stored_, first, first + count, to);
     }
     const uint64_t begin = file.data_offset + at.entry->begin +
-                           static_cast<uint64_t>(first) * row_bytes;
+                           static_cast<uint64_t>(base + first) * row_bytes;
     return Read(file, begin, begin + static_cast<uint64_t>(count) * row_bytes,
                 file.data_offset + at.entry->end, [&](absl::string_view part) {
                   std::memcpy(to, part.data(), part.size());

@@ -474,14 +474,16 @@ std::optional<WeightPlace> SafetensorsSource::QuantizedPlace(
     const TensorRef& ref) const {
   absl::string_view module = ref.name;
   const QuantizationConfig& config = quantization();
+  // Experts' tensors may have names that do not end so.
+  const bool named = absl::ConsumeSuffix(&module, kWeightSuffix);
   if (!config.quantized() || ref.shape.size() != 2 ||
-      (ref.transposed && !StoredByInputs(config.method)) ||
-      !absl::ConsumeSuffix(&module, kWeightSuffix)) {
+      (ref.transposed && !FindsTransposed(config.method)) ||
+      (!named && ref.stack == 0)) {
     return std::nullopt;
   }
   return WeightPlace{std::string(module),
                      ref.tensor_rows > 0 ? ref.tensor_rows : ref.shape[0],
-                     ref.shape[1]};
+                     ref.shape[1], ref.stack, ref.in_stack};
 }
 
 std::map<std::string, size_t> SafetensorsSource::PartsBesideText() const {
@@ -552,7 +554,10 @@ absl::StatusOr<SafetensorsSource::Location> SafetensorsSource::Find(
     return InvalidArgument(location.file->path, ": ", ref.name, " has dtype ",
                            entry.dtype, "; F32, F16 and BF16 are supported");
   }
-  if (entry.shape != ref.tensor_shape()) {
+  // A GGUF file may have a row as a vector.
+  const bool row = naming_ && ref.shape.size() == 2 && ref.shape[0] == 1 &&
+                   entry.shape == std::vector<int64_t>{ref.shape[1]};
+  if (entry.shape != ref.tensor_shape() && !row) {
     return InvalidArgument(location.file->path, ": ", ref.name, " has shape ",
                            ShapeText(entry.shape),
                            naming_ ? ", but the metadata asks for "
@@ -645,11 +650,12 @@ absl::Status SafetensorsSource::ReadElements(const Location& at, uint64_t first,
 absl::Status SafetensorsSource::ReadVector(const Location& at,
                                            const TensorRef& ref,
                                            int64_t elements, float* out) const {
+  const int64_t base = ref.first_element();
   if (ref.block_rows == 0 && ref.interleaved == 0) {
-    return ReadElements(at, ref.first_row, elements, out);
+    return ReadElements(at, base + ref.first_row, elements, out);
   }
   std::vector<float> whole(ref.tensor_rows > 0 ? ref.tensor_rows : elements);
-  SLUICE_RETURN_IF_ERROR(ReadElements(at, 0, whole.size(), whole.data()));
+  SLUICE_RETURN_IF_ERROR(ReadElements(at, base, whole.size(), whole.data()));
   for (int64_t i = 0; i < elements; ++i) out[i] = whole[ref.StoredRow(i)];
   return absl::OkStatus();
 }
@@ -657,12 +663,13 @@ absl::Status SafetensorsSource::ReadVector(const Location& at,
 absl::Status SafetensorsSource::ReadRuns(const Location& at,
                                          const TensorRef& ref, int64_t begin,
                                          int64_t end, float* out) const {
+  const int64_t base = ref.first_element();
   const int64_t columns = ref.shape[1];
-  return ForRuns(ref, begin, end,
-                 [&](int64_t row, int64_t first, int64_t count) {
-                   return ReadElements(at, first * columns, count * columns,
-                                       out + (row - begin) * columns);
-                 });
+  return ForRuns(
+      ref, begin, end, [&](int64_t row, int64_t first, int64_t count) {
+        return ReadElements(at, base + first * columns, count * columns,
+                            out + (row - begin) * columns);
+      });
 }
 
 absl::Status SafetensorsSource::ReadColumns(const Location& at,
@@ -670,19 +677,23 @@ absl::Status SafetensorsSource::ReadColumns(const Location& at,
                                             int64_t end, float* out) const {
   const int64_t rows = ref.tensor_rows > 0 ? ref.tensor_rows : ref.shape[0];
   const int64_t inputs = ref.shape[1];
-  std::vector<float> run;
-  const auto read = [&](int64_t row, int64_t first, int64_t count) {
-    run.resize(count);
-    for (int64_t input = 0; input < inputs; ++input) {
-      SLUICE_RETURN_IF_ERROR(
-          ReadElements(at, input * rows + first, run.size(), run.data()));
-      for (int64_t i = 0; i < count; ++i) {
-        out[(row + i - begin) * inputs + input] = run[i];
-      }
+  // All that lies between the rows is read with them: they may be every other
+  // one.
+  int64_t first = rows, last = -1;
+  for (int64_t row = begin; row < end; ++row) {
+    first = std::min(first, ref.StoredRow(row));
+    last = std::max(last, ref.StoredRow(row));
+  }
+  std::vector<float> run(last + 1 - first);
+  const int64_t base = ref.first_element() + first;
+  for (int64_t input = 0; input < inputs; ++input) {
+    SLUICE_RETURN_IF_ERROR(
+        ReadElements(at, base + input * rows, run.size(), run.data()));
+    for (int64_t row = begin; row < end; ++row) {
+      out[(row - begin) * inputs + input] = run[ref.StoredRow(row) - first];
     }
-    return absl::OkStatus();
-  };
-  return ForRuns(ref, begin, end, read);
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> SafetensorsSource::ContentId(

@@ -171,6 +171,7 @@ std::string BindingText(const DecoderSpec& spec) {
         absl::StrAppend(&text, "i", ref.interleaved, "/", ref.head_rows);
       }
       if (ref.tensor_each_head) absl::StrAppend(&text, "h", ref.head_rows);
+      if (ref.stack > 0) absl::StrAppend(&text, "s", ref.stack);
       absl::StrAppend(&text, ref.transposed ? "t;" : ";");
     }
   }

@@ -25,7 +25,16 @@ struct TensorRef : TensorSlice {
     if (tensor_rows > 0) whole[0] = tensor_rows;
     if (transposed && whole.size() == 2) std::swap(whole[0], whole[1]);
     if (by_head) whole = {whole[0] / head_rows, head_rows};
+    if (stack > 0) whole.insert(whole.begin(), stack);
     return whole;
+  }
+  // Returns the elements of the tensor that lie before those of its part in the
+  // stack.
+  int64_t first_element() const {
+    if (in_stack == 0) return 0;
+    int64_t elements = in_stack;
+    for (const int64_t n : shape) elements *= n;
+    return tensor_rows > 0 ? elements / shape[0] * tensor_rows : elements;
   }
   // Returns the weights, each of a tensor of its own, of which this one is made
   // one after the other: itself, but with tensor_each_head those of the heads.

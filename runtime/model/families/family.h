@@ -34,6 +34,10 @@ struct TensorSlice {
   bool tensor_each_head = false;
   // The tensor is stored as [inputs, outputs].
   bool transposed = false;
+  // If not 0, the tensor is a stack, [stack, ...], of so many as all this says,
+  // as of one for each expert; the weight is in number `in_stack`.
+  int64_t stack = 0;
+  int64_t in_stack = 0;
   // The weight is scale * stored + add, in float32.
   float scale = 1;
   float add = 0;

@@ -429,6 +429,43 @@ TEST_F(QuantizationTest, MxFp4HasItsNumbers) {
   EXPECT_TRUE(std::isnan(values[64]));
 }
 
+// gpt-oss's experts: a stack in which rows of gate and up take turns. What is
+// by inputs in files of numbers is by outputs here.
+TEST_F(QuantizationTest, MxFp4OfExpertsLiesInStacks) {
+  const std::string config = R"({"quant_method":"mxfp4"})";
+  constexpr int64_t kExperts = 3, kRows = 4, kInputs = 64;
+  std::vector<uint8_t> codes(kExperts * kRows * kInputs / 2);
+  std::vector<uint8_t> scales(kExperts * kRows * kInputs / 32);
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = i * 37 + i / 16;
+  for (size_t i = 0; i < scales.size(); ++i) scales[i] = 120 + i;
+  const std::vector<RawTensor> stored = {
+      {"e.up_blocks", "U8", {kExperts, kRows, 2, 16}, BytesOf(codes)},
+      {"e.up_scales", "U8", {kExperts, kRows, 2}, BytesOf(scales)}};
+  constexpr float kNumbers[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+  for (int64_t expert = 0; expert < kExperts; ++expert) {
+    TensorRef ref = Ref(kRows / 2, kInputs);
+    ref.name = "e.up";
+    ref.transposed = true;
+    ref.stack = kExperts;
+    ref.in_stack = expert;
+    ref.tensor_rows = kRows;
+    ref.first_row = 1;
+    ref.block_rows = 1;
+    ref.block_stride = 2;
+    const std::vector<float> values = Read(config, stored, ref);
+    ASSERT_EQ(values.size(), static_cast<size_t>(kRows / 2 * kInputs));
+    for (int64_t i = 0; i < kRows / 2 * kInputs; ++i) {
+      const int64_t at =
+          (expert * kRows + 1 + i / kInputs * 2) * kInputs + i % kInputs;
+      const int code = codes[at / 2] >> at % 2 * 4 & 15;
+      EXPECT_EQ(values[i],
+                std::ldexp(kNumbers[code & 7], scales[at / 32] - 127) *
+                    (code > 8 ? -1.0F : 1.0F))
+          << expert << " " << i;
+    }
+  }
+}
+
 // Of several config groups, the one that fits is a weight's.
 TEST_F(QuantizationTest, GroupsAreToldByWhatIsStored) {
   const std::string config =

@@ -191,6 +191,67 @@ TEST(Safetensors, RowsMayLieInBlocksInPairsAndByColumns) {
               AllOf(HasSubstr("[12, 3]"), HasSubstr("[3, 12]")));
 }
 
+// As experts are: matrices and vectors of which a tensor has one behind the
+// other, stored by rows or by columns, of which gate and up take turns.
+TEST(Safetensors, AWeightMayBeInAStack) {
+  TempDir dir;
+  constexpr int64_t kStack = 3, kRows = 4, kColumns = 3;
+  std::vector<float> matrices(kStack * kRows * kColumns);
+  std::iota(matrices.begin(), matrices.end(), 0.0F);
+  const std::vector<float> vectors(matrices.begin(),
+                                   matrices.begin() + kStack * kRows);
+  WriteFile(
+      dir.path() / "model.safetensors",
+      SafetensorsOf({{"m", "F32", {kStack, kRows, kColumns}, BytesOf(matrices)},
+                     {"t", "F32", {kStack, kColumns, kRows}, BytesOf(matrices)},
+                     {"v", "F32", {kStack, kRows}, BytesOf(vectors)}}));
+  auto source = SafetensorsSource::Open(dir.path());
+  ASSERT_TRUE(source.ok()) << source.status();
+  TensorRef odd = Ref("m", {kRows / 2, kColumns});
+  odd.first_row = 1;
+  odd.tensor_rows = kRows;
+  odd.block_rows = 1;
+  odd.block_stride = 2;
+  for (TensorRef ref : {odd, Ref("m", {kRows, kColumns})}) {
+    ref.stack = kStack;
+    const int64_t rows = ref.shape[0];
+    for (ref.in_stack = 0; ref.in_stack < kStack; ++ref.in_stack) {
+      TensorRef by_columns = ref, vector = ref;
+      by_columns.name = "t";
+      by_columns.transposed = true;
+      vector.name = "v";
+      vector.shape = {rows};
+      std::vector<float> out(rows * kColumns), columns = out, elements(rows);
+      ASSERT_TRUE((*source)->ReadRows(ref, 0, rows, out.data()).ok());
+      ASSERT_TRUE(
+          (*source)->ReadRows(by_columns, 0, rows, columns.data()).ok());
+      ASSERT_TRUE((*source)->ReadRows(vector, 0, 1, elements.data()).ok());
+      const int64_t base = ref.in_stack * kRows * kColumns;
+      for (int64_t row = 0; row < rows; ++row) {
+        const int64_t stored = ref.StoredRow(row);
+        EXPECT_EQ(elements[row], vectors[ref.in_stack * kRows + stored]);
+        for (int64_t col = 0; col < kColumns; ++col) {
+          const int64_t at = row * kColumns + col;
+          EXPECT_EQ(out[at], matrices[base + stored * kColumns + col]);
+          EXPECT_EQ(columns[at], matrices[base + col * kRows + stored]);
+        }
+      }
+      // Rows may be read a few at a time.
+      std::vector<float> last(kColumns);
+      ASSERT_TRUE(
+          (*source)->ReadRows(by_columns, rows - 1, rows, last.data()).ok());
+      EXPECT_EQ(last,
+                std::vector<float>(columns.end() - kColumns, columns.end()));
+    }
+  }
+  TensorRef wrong = Ref("m", {kRows, kColumns});
+  wrong.stack = 4;
+  const absl::Status status = (*source)->Check(wrong);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("[3, 4, 3]"), HasSubstr("[4, 4, 3]")));
+}
+
 // A norm of StableLM's heads.
 TEST(Safetensors, AVectorMayBeATensorForEachHead) {
   TempDir dir;

@@ -1,6 +1,7 @@
 #include "runtime/model/checkpoint/quantization/mxfp4_weight.h"
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "common/status_macros.h"
@@ -16,7 +17,10 @@ struct MxFp4Weight::Row {
 
 MxFp4Weight::MxFp4Weight(const WeightPlace& place, const std::string& codes,
                          const std::string& scales)
-    : codes_name_(codes), scales_name_(scales), columns_(place.columns) {
+    : codes_name_(codes),
+      scales_name_(scales),
+      base_(place.in_stack * place.rows),
+      columns_(place.columns) {
   parts_ = {codes_name_, scales_name_};
 }
 
@@ -35,7 +39,8 @@ absl::Status MxFp4Weight::ReadRow(const StoredTensors& tensors, int64_t row,
   const auto read = [&](const std::string& name, int64_t bytes,
                         std::vector<uint8_t>* to) {
     to->resize(bytes);
-    return tensors.Read(name, row * bytes, (row + 1) * bytes,
+    const int64_t at = (base_ + row) * bytes;
+    return tensors.Read(name, at, at + bytes,
                         reinterpret_cast<char*>(to->data()));
   };
   SLUICE_RETURN_IF_ERROR(read(codes_name_, columns_ / 2, &out->codes));
@@ -75,6 +80,33 @@ absl::Status MxFp4Weight::ReadCodes(const StoredTensors& tensors, int64_t begin,
     }
   }
   return absl::OkStatus();
+}
+
+// What quant_method "mxfp4" stores for a stack of weights [stack, rows,
+// columns], those of gpt-oss's experts (transformers' integrations/mxfp4.py):
+//
+//   NAME_blocks  U8 [stack, rows, columns / 32, 16]
+//   NAME_scales  U8 [stack, rows, columns / 32]
+absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenMxFp4Weight(
+    const StoredTensors& tensors, const WeightPlace& place) {
+  const std::string codes = place.module + "_blocks";
+  const std::string scales = place.module + "_scales";
+  const auto found = tensors.Find(codes);
+  if (!found || place.stack == 0) return nullptr;
+  if (place.columns % MxFp4Weight::kGroup != 0) {
+    return InvalidArgument(found->path, ": ", place.module, " has ",
+                           place.columns, " inputs, which groups of ",
+                           MxFp4Weight::kGroup, " do not divide");
+  }
+  const int64_t groups = place.columns / MxFp4Weight::kGroup;
+  SLUICE_RETURN_IF_ERROR(
+      CheckPart(tensors, place, codes, {"U8"},
+                {{place.stack, place.rows, groups, MxFp4Weight::kGroup / 2}})
+          .status());
+  SLUICE_RETURN_IF_ERROR(CheckPart(tensors, place, scales, {"U8", "F8_E8M0"},
+                                   {{place.stack, place.rows, groups}})
+                             .status());
+  return std::make_unique<MxFp4Weight>(place, codes, scales);
 }
 
 }  // namespace sluice

@@ -16,7 +16,7 @@ class MxFp4Weight final : public QuantizedWeight {
   static constexpr int64_t kGroup = 32;
 
   // The tensors `codes` U8 [rows, columns / 2] and `scales` U8 or F8_E8M0
-  // [rows, columns / 32].
+  // [rows, columns / 32], or stacks of such.
   MxFp4Weight(const WeightPlace& place, const std::string& codes,
               const std::string& scales);
 
@@ -36,6 +36,7 @@ class MxFp4Weight final : public QuantizedWeight {
 
   const std::string codes_name_;
   const std::string scales_name_;
+  const int64_t base_;  // the row of the tensors that is the weight's first
   const int64_t columns_;
 };
 

@@ -112,6 +112,15 @@ void ReadAwq(ConfigReader& reader, QuantizationConfig& config) {
   if (version != "gemm") reader.Unsupported(key, Named(version));
 }
 
+// Reads quant_method "mxfp4", gpt-oss's, which has nothing to say but that.
+void ReadMxFp4(QuantizationConfig& config) {
+  QuantizedFormat& weights = config.formats.emplace_back();
+  weights.floats = true;
+  weights.bits = 4;
+  weights.strategy = ScaleStrategy::kGroup;
+  weights.group_size = kMxFp4Group;
+}
+
 // Reads the weights of one of compressed-tensors' config_groups.
 void ReadScheme(ConfigReader& reader, QuantizedFormat& weights) {
   const std::string type = absl::AsciiStrToLower(reader.String("type", "int"));
@@ -252,6 +261,8 @@ std::string QuantizationConfig::Description() const {
       return "GPTQ, " + formats_text;
     case Method::kAwq:
       return "AWQ, " + formats_text;
+    case Method::kMxFp4:
+      return formats_text;
     case Method::kCompressedTensors:
       return "compressed-tensors, " + formats_text;
   }
@@ -285,6 +296,9 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(
   } else if (method == "awq") {
     result.method = QuantizationConfig::Method::kAwq;
     ReadAwq(reader, result);
+  } else if (method == "mxfp4") {
+    result.method = QuantizationConfig::Method::kMxFp4;
+    ReadMxFp4(result);
   } else if (method == "compressed-tensors") {
     result.method = QuantizationConfig::Method::kCompressedTensors;
     SLUICE_RETURN_IF_ERROR(ReadCompressed(reader, result));
@@ -292,7 +306,7 @@ absl::StatusOr<QuantizationConfig> ParseQuantizationConfig(
     SLUICE_RETURN_IF_ERROR(reader.status());
     return Unimplemented(kKey, ".quant_method ", Named(method),
                          " is not supported (fp8, fbgemm_fp8, gptq, awq, "
-                         "compressed-tensors are)");
+                         "mxfp4, compressed-tensors are)");
   }
   SLUICE_RETURN_IF_ERROR(reader.status());
   return result;

@@ -29,7 +29,7 @@ struct QuantizedFormat {
 // told by the files: a weight that is stored plainly is one, be it named by
 // modules_to_not_convert or ignore or not.
 struct QuantizationConfig {
-  enum class Method { kNone, kFp8, kGptq, kAwq, kCompressedTensors };
+  enum class Method { kNone, kFp8, kGptq, kAwq, kMxFp4, kCompressedTensors };
 
   Method method = Method::kNone;
   // In the order of the file; more than one only of kCompressedTensors.

@@ -24,10 +24,16 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenQuantizedWeight(
       return OpenGptqWeight(config, tensors, place);
     case QuantizationConfig::Method::kAwq:
       return OpenAwqWeight(config, tensors, place);
+    case QuantizationConfig::Method::kMxFp4:
+      return OpenMxFp4Weight(tensors, place);
     case QuantizationConfig::Method::kCompressedTensors:
       return OpenCompressedWeight(config, tensors, place);
   }
   return nullptr;
+}
+
+bool FindsTransposed(QuantizationConfig::Method method) {
+  return StoredByInputs(method) || method == QuantizationConfig::Method::kMxFp4;
 }
 
 bool StoredByInputs(QuantizationConfig::Method method) {

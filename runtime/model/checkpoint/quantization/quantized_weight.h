@@ -17,8 +17,8 @@
 #include "runtime/model/code_format.h"
 
 // The seam between a checkpoint's files and what quantized weights are made of:
-// each method (fp8.cc, gptq.cc, awq.cc, compressed_tensors.cc) says which
-// tensors belong to a weight and what its rows are.
+// each method (fp8.cc, gptq.cc, awq.cc, mxfp4_weight.cc, compressed_tensors.cc)
+// says which tensors belong to a weight and what its rows are.
 
 namespace sluice {
 
@@ -75,6 +75,9 @@ struct WeightPlace {
   std::string module;  // its tensor's name without ".weight"
   int64_t rows = 0;    // outputs
   int64_t columns = 0;
+  // Of one that is number `in_stack` of a stack (TensorSlice); 0: it is none.
+  int64_t stack = 0;
+  int64_t in_stack = 0;
 };
 
 // Opens a weight and checks the presence, dtypes and shapes of its tensors,
@@ -85,6 +88,9 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenQuantizedWeight(
     const QuantizationConfig& config, const StoredTensors& tensors,
     const WeightPlace& place);
 
+// Whether weights of the method, in a family's checkpoints of numbers as
+// [inputs, outputs], are found by the method.
+bool FindsTransposed(QuantizationConfig::Method method);
 // Whether weights of the method are stored as [inputs, outputs], whatever the
 // family has.
 bool StoredByInputs(QuantizationConfig::Method method);
@@ -99,6 +105,8 @@ absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenGptqWeight(
 absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenAwqWeight(
     const QuantizationConfig& config, const StoredTensors& tensors,
     const WeightPlace& place);
+absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenMxFp4Weight(
+    const StoredTensors& tensors, const WeightPlace& place);
 absl::StatusOr<std::unique_ptr<QuantizedWeight>> OpenCompressedWeight(
     const QuantizationConfig& config, const StoredTensors& tensors,
     const WeightPlace& place);

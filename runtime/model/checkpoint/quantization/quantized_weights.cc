@@ -11,9 +11,11 @@ absl::StatusOr<std::shared_ptr<const QuantizedWeight>> QuantizedWeights::Get(
   std::shared_ptr<Entry> entry;
   {
     MutexLock lock(&mu_);
-    const auto it = std::find_if(
-        entries_.begin(), entries_.end(),
-        [&](const auto& kept) { return kept->module == place.module; });
+    const auto it =
+        std::find_if(entries_.begin(), entries_.end(), [&](const auto& kept) {
+          return kept->module == place.module &&
+                 kept->in_stack == place.in_stack;
+        });
     if (it != entries_.end()) {
       entry = *it;
       std::rotate(it, it + 1, entries_.end());
@@ -23,6 +25,7 @@ absl::StatusOr<std::shared_ptr<const QuantizedWeight>> QuantizedWeights::Get(
     }
     entry = std::make_shared<Entry>();
     entry->module = place.module;
+    entry->in_stack = place.in_stack;
     entries_.push_back(entry);
     // Whoever reads from a weight that goes still has it.
     if (entries_.size() > kKept) entries_.erase(entries_.begin());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,6 +39,7 @@ class QuantizedWeights {
   static constexpr size_t kKept = 4;
   struct Entry {
     std::string module;
+    int64_t in_stack = 0;
     bool loading = true;
     absl::Status status;
     std::shared_ptr<const QuantizedWeight> weight;
