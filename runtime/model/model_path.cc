@@ -18,21 +18,21 @@ namespace fs = std::filesystem;
 // Families that have their name in the names of their models, and are not
 // supported.
 constexpr const char* kOtherFamilies[] = {
-    "qwen1", "gemma", "phi",     "mixtral",  "falcon",    "gpt-oss",
-    "olmo",  "glm",   "mamba",   "deepseek", "starcoder", "granite",
-    "t5",    "bert",  "whisper", "internlm", "rwkv"};
+    "qwen1", "gemma", "phi",      "falcon",    "olmo",
+    "glm",   "mamba", "deepseek", "starcoder", "granite",
+    "t5",    "bert",  "whisper",  "internlm",  "rwkv"};
 
 // The family named in `id` that is not supported; "" if none is, or if the name
 // has a supported one, too, as that of a distilled model has.
 std::string OtherFamily(const std::string& id) {
   const std::string name = absl::AsciiStrToLower(id.substr(id.find('/') + 1));
   for (const char* supported :
-       {"llama",      "mistral-", "qwen2",     "qwen3",     "distill-qwen",
-        "opt-",       "phi-3",    "granite-3", "stablelm",  "starcoder2",
-        "gemma-2",    "gemma-3-", "gemma-7b",  "olmo-2",    "olmo-3",
-        "smollm3",    "glm-4-9b", "glm-4-32b", "command-r", "gpt2",
-        "gpt-neox",   "gpt-j",    "pythia",    "falcon-7b", "falcon-40b",
-        "falcon-180b"}) {
+       {"llama",       "mistral-", "qwen2",     "qwen3",     "distill-qwen",
+        "opt-",        "phi-3",    "granite-3", "stablelm",  "starcoder2",
+        "gemma-2",     "gemma-3-", "gemma-7b",  "olmo-2",    "olmo-3",
+        "smollm3",     "glm-4-9b", "glm-4-32b", "command-r", "gpt2",
+        "gpt-neox",    "gpt-j",    "pythia",    "falcon-7b", "falcon-40b",
+        "falcon-180b", "olmoe",    "glm-4.5",   "glm-4.6",   "qwen1.5-moe"}) {
     if (absl::StrContains(name, supported)) return "";
   }
   for (const char* other : kOtherFamilies) {

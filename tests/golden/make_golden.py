@@ -1,7 +1,7 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
     python make_golden.py [tokenizers] [families] [prefix_space] [special_tokens] [chat] [requests]
-                          [models] [quantized] [logits] [scores] [embeddings] [quant] [kv_quant]
+                          [models] [mixtures] [quantized] [logits] [scores] [embeddings] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt (the families others, see README.md), Debian's bible-kjv, and for what the trained models say
@@ -21,6 +21,7 @@ PARTS = {
     "chat": "make_chat",
     "requests": "make_requests",
     "models": "make_models",
+    "mixtures": "make_mixtures",
     "quantized": "make_quantized",
     "logits": "make_logits",
     "scores": "make_scores",

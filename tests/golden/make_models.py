@@ -474,8 +474,12 @@ def draw_weights(model, seed):
     normal = lambda p, std, mean=0.0: p.data.copy_(
         mean + std * torch.randn(p.shape, generator=generator))
     scaled = "gemma" in model.config.model_type
-    for name, p in model.named_parameters():
-        if p.ndim == 1:
+    biases = [b for b in model.named_buffers() if b[0].endswith("e_score_correction_bias")]
+    for name, p in [*model.named_parameters(), *biases]:
+        if name.endswith(("e_score_correction_bias", "sinks")):
+            # They choose other experts than the scores alone, and take a good part of a softmax.
+            normal(p, 1.0 if name.endswith("sinks") else 0.2)
+        elif p.ndim == 1 or name.endswith("_bias"):
             # Norm weights around one (of which Gemma stores what exceeds one); norm biases
             # and linear biases around zero.
             is_norm_weight = (any(x in name for x in ("norm", "ln_"))
@@ -492,7 +496,9 @@ def draw_weights(model, seed):
         else:
             # Sharper attention than a fresh model's, so that positions and windows matter.
             sharp = any(x in name for x in ("q_proj", "k_proj", "c_attn", "query_key_value"))
-            inputs = p.shape[0] if model.config.model_type == "gpt2" else p.shape[1:].numel()
+            by_inputs = model.config.model_type == "gpt2" or (p.ndim == 3 and "gpt_oss" in
+                                                              model.config.model_type)
+            inputs = p.shape[-2 if by_inputs else -1]
             normal(p, (1.7 if sharp else 1.2) / math.sqrt(inputs))
     calibrate_head(model, generator)
 
@@ -520,6 +526,8 @@ def old_config(config, spec, dtype):
     if config.get("use_sliding_window") is False and config["model_type"] == "qwen2":
         # Published Qwen2 files name a window that this switch turns off.
         config.update(sliding_window=8, max_window_layers=1)
+    if config["model_type"] == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
     parameters = config.pop("rope_parameters", None)
     if config["model_type"] == "gpt_neox":
         config["rotary_emb_base"] = parameters.pop("rope_theta")
@@ -564,6 +572,7 @@ def make_model(name, spec):
     seed = zlib.crc32(name.encode())
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(spec.config)
+    model.set_experts_implementation("eager")  # others want rows of whole vectors
     draw_weights(model, seed)
     model.to(spec.dtype).save_pretrained(folder, max_shard_size=spec.max_shard_size)
     (folder / "generation_config.json").unlink(missing_ok=True)

@@ -605,4 +605,35 @@ void ReadMixture(ConfigReader& reader, const MixtureKeys& keys,
   }
 }
 
+void ReadSharedExperts(ConfigReader& reader, const char* key, int32_t fallback,
+                       DecoderSpec& spec) {
+  MixtureSpec& mixture = spec.mixture;
+  const int32_t shared = reader.Int(key, fallback, 0, kMaxExperts);
+  if (int64_t{shared} * mixture.expert_size > kMaxWidth) {
+    reader.Fail(key, absl::StrCat("times the experts' size must be at most ",
+                                  kMaxWidth));
+    return;
+  }
+  mixture.shared_size = shared * mixture.expert_size;
+}
+
+void ReadExpertGroups(ConfigReader& reader, DecoderSpec& spec) {
+  MixtureSpec& mixture = spec.mixture;
+  mixture.groups = reader.Int("n_group", 1, 1, kMaxExperts);
+  mixture.chosen_groups = reader.Int("topk_group", 1, 1, kMaxExperts);
+  if (mixture.experts % mixture.groups != 0) {
+    reader.Fail("n_group",
+                absl::StrCat("must divide the number of experts (",
+                             mixture.experts, "), but is ", mixture.groups));
+  } else if (mixture.chosen_groups > mixture.groups ||
+             mixture.experts / mixture.groups * mixture.chosen_groups <
+                 mixture.experts_per_token) {
+    reader.Fail(
+        "topk_group",
+        absl::StrCat("is ", mixture.chosen_groups, " of ", mixture.groups,
+                     " groups (n_group), which must be ", "there and have ",
+                     mixture.experts_per_token, " experts"));
+  }
+}
+
 }  // namespace sluice

@@ -135,5 +135,11 @@ struct MixtureKeys {
 };
 void ReadMixture(ConfigReader& reader, const MixtureKeys& keys,
                  const MixtureSpec& defaults, DecoderSpec& spec);
+// Reads how many experts all rows take, which are one of as many times an
+// expert's size.
+void ReadSharedExperts(ConfigReader& reader, const char* key, int32_t fallback,
+                       DecoderSpec& spec);
+// Reads n_group and topk_group.
+void ReadExpertGroups(ConfigReader& reader, DecoderSpec& spec);
 
 }  // namespace sluice

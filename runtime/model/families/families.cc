@@ -21,13 +21,15 @@ namespace {
 
 const std::vector<const Family*>& Families() {
   static const auto* const kFamilies = new std::vector<const Family*>{
-      &BloomFamily(),   &CohereFamily(),   &FalconFamily(),
-      &GemmaFamily(),   &Glm4Family(),     &Gpt2Family(),
-      &GptNeoxFamily(), &GptjFamily(),     &GraniteFamily(),
-      &LlamaFamily(),   &MistralFamily(),  &MixtralFamily(),
-      &OlmoFamily(),    &OptFamily(),      &Phi3Family(),
-      &Qwen2Family(),   &Qwen3Family(),    &Qwen3MoeFamily(),
-      &Smollm3Family(), &StablelmFamily(), &Starcoder2Family(),
+      &BloomFamily(),    &CohereFamily(),    &Ernie45MoeFamily(),
+      &FalconFamily(),   &GemmaFamily(),     &Glm4Family(),
+      &Glm4MoeFamily(),  &Gpt2Family(),      &GptNeoxFamily(),
+      &GptOssFamily(),   &GptjFamily(),      &GraniteFamily(),
+      &LlamaFamily(),    &MiniMaxM2Family(), &MistralFamily(),
+      &MixtralFamily(),  &OlmoFamily(),      &OlmoeFamily(),
+      &OptFamily(),      &Phi3Family(),      &Qwen2Family(),
+      &Qwen2MoeFamily(), &Qwen3Family(),     &Qwen3MoeFamily(),
+      &Smollm3Family(),  &StablelmFamily(),  &Starcoder2Family(),
   };
   return *kFamilies;
 }

@@ -64,20 +64,26 @@ struct Family {
 
 const Family& BloomFamily();
 const Family& CohereFamily();
+const Family& Ernie45MoeFamily();
 const Family& FalconFamily();
 const Family& GemmaFamily();
 const Family& Glm4Family();
+const Family& Glm4MoeFamily();
 const Family& Gpt2Family();
 const Family& GptNeoxFamily();
+const Family& GptOssFamily();
 const Family& GptjFamily();
 const Family& GraniteFamily();
 const Family& LlamaFamily();
+const Family& MiniMaxM2Family();
 const Family& MistralFamily();
 const Family& MixtralFamily();
 const Family& OlmoFamily();
+const Family& OlmoeFamily();
 const Family& OptFamily();
 const Family& Phi3Family();
 const Family& Qwen2Family();
+const Family& Qwen2MoeFamily();
 const Family& Qwen3Family();
 const Family& Qwen3MoeFamily();
 const Family& Smollm3Family();

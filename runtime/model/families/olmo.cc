@@ -5,7 +5,7 @@
 #include "runtime/model/families/config.h"
 
 // OLMo 2 and 3: norms of what attention and MLP give, and of all heads' q and k
-// together.
+// together. OLMoE has the latter, and experts.
 
 namespace sluice {
 namespace {
@@ -17,6 +17,16 @@ constexpr ConfigDefaults kOlmoDefaults = {.vocab_size = 50304,
                                           .num_heads = 32,
                                           .max_positions = 2048,
                                           .eos = 50279};
+
+constexpr ConfigDefaults kOlmoeDefaults = {.vocab_size = 50304,
+                                           .hidden_size = 2048,
+                                           .intermediate_size = 2048,
+                                           .num_layers = 16,
+                                           .num_heads = 16,
+                                           .max_positions = 4096,
+                                           .eos = 50279};
+constexpr MixtureSpec kOlmoeMixture = {
+    .experts = 64, .experts_per_token = 8, .expert_size = 2048};
 
 absl::Status DescribeOlmo(const nlohmann::json& config, DecoderSpec* spec) {
   ConfigReader reader(config);
@@ -39,11 +49,36 @@ absl::Status DescribeOlmo(const nlohmann::json& config, DecoderSpec* spec) {
   return SetRotaryByType(config, types, "rope_theta", 500000, 500000, spec);
 }
 
+absl::Status DescribeOlmoe(const nlohmann::json& config, DecoderSpec* spec) {
+  ConfigReader reader(config);
+  ReadCommon(reader, kOlmoeDefaults, *spec);
+  ReadHeads(reader, kOlmoeDefaults, /*must_divide=*/true, *spec);
+  ReadGatedMlp(reader, kOlmoeDefaults, *spec);
+  spec->norm_eps =
+      static_cast<float>(reader.Number("rms_norm_eps", 1e-5, 0, 1));
+  ReadMixture(reader,
+              {"num_experts", "num_experts_per_tok", "intermediate_size"},
+              kOlmoeMixture, *spec);
+  spec->mixture.normalize = reader.Bool("norm_topk_prob", false);
+  for (LayerSpec& layer : spec->layers) layer.mixture = true;
+  spec->qk_norm = QkNorm::kAllHeads;
+  spec->qkv_bias = spec->out_bias = reader.Bool("attention_bias", false);
+  if (reader.Has("clip_qkv")) reader.Unsupported("clip_qkv", "(not null)");
+  SLUICE_RETURN_IF_ERROR(reader.status());
+  return SetRotary(config, {kFullAttention}, spec);
+}
+
 }  // namespace
 
 const Family& OlmoFamily() {
   static const auto* const kFamily =
       new Family{{"olmo2", "olmo3"}, &DescribeOlmo, &BindLlama};
+  return *kFamily;
+}
+
+const Family& OlmoeFamily() {
+  static const auto* const kFamily =
+      new Family{{"olmoe"}, &DescribeOlmoe, &BindLlama, &BindLlamaExpert};
   return *kFamily;
 }
 
