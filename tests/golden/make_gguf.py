@@ -13,9 +13,10 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = ["bloom-base", "cohere-qk-norm", "cohere2-base", "falcon-one-norm", "gemma-base", "gemma2-base",
-         "gemma3-base", "glm4-base", "gpt-neox-base", "gpt2-base", "granite-base", "llama-base",
-         "llama-llama3-rope-biases", "olmo2-base", "olmo3-base", "phi3-longrope", "qwen2-base",
-         "qwen3-base", "smollm3-base", "stablelm-base", "starcoder2-base"]
+         "gemma3-base", "glm4-base", "glm4-moe-base", "gpt-neox-base", "gpt-oss-mxfp4", "gpt2-base",
+         "granite-base", "granitemoe-base", "granitemoe-shared", "llama-base", "llama-llama3-rope-biases",
+         "mixtral-base", "olmo2-base", "olmo3-base", "olmoe-bias", "phi3-longrope", "qwen2-base",
+         "qwen2-moe-base", "qwen3-base", "qwen3-moe-base", "smollm3-base", "stablelm-base", "starcoder2-base"]
 
 
 def main(checkout):

@@ -75,6 +75,10 @@ void ExpectSameSpec(const DecoderSpec& a, const DecoderSpec& b) {
   EXPECT_EQ(a.residual_scale, b.residual_scale);
   EXPECT_EQ(a.logit_scale, b.logit_scale);
   EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+  EXPECT_EQ(a.mixture, b.mixture);
+  EXPECT_EQ(a.attention_sinks, b.attention_sinks);
+  EXPECT_EQ(a.gate_limit, b.gate_limit);
+  EXPECT_EQ(a.gate_slope, b.gate_slope);
   // GGUF tells neither Gemma's scale of attention nor, of Gemma 3, which layers
   // have a window: they are those of the published models.
   if (absl::StartsWith(a.model_type, "gemma")) return;
@@ -131,10 +135,13 @@ INSTANTIATE_TEST_SUITE_P(
     Models, GgufFamilyTest,
     testing::Values("bloom-base", "cohere-qk-norm", "cohere2-base",
                     "falcon-one-norm", "gemma-base", "gemma2-base",
-                    "gemma3-base", "glm4-base", "gpt-neox-base", "gpt2-base",
-                    "granite-base", "llama-base", "llama-llama3-rope-biases",
-                    "olmo2-base", "olmo3-base", "phi3-longrope", "qwen2-base",
-                    "qwen3-base", "smollm3-base", "stablelm-base",
+                    "gemma3-base", "glm4-base", "glm4-moe-base",
+                    "gpt-neox-base", "gpt-oss-mxfp4", "gpt2-base",
+                    "granite-base", "granitemoe-base", "granitemoe-shared",
+                    "llama-base", "llama-llama3-rope-biases", "mixtral-base",
+                    "olmo2-base", "olmo3-base", "olmoe-bias", "phi3-longrope",
+                    "qwen2-base", "qwen2-moe-base", "qwen3-base",
+                    "qwen3-moe-base", "smollm3-base", "stablelm-base",
                     "starcoder2-base"),
     [](const auto& info) {
       std::string name = info.param;
@@ -207,8 +214,15 @@ TEST(GgufModelTest, RefusesByName) {
   no_architecture.Int("x", 1);
   W mamba;
   mamba.String("general.architecture", "mamba");
-  W experts = SmallLlama();
-  experts.Int("llama.expert_count", 8);
+  W experts;
+  experts.String("general.architecture", "qwen2")
+      .Int("qwen2.embedding_length", 32)
+      .Int("qwen2.attention.head_count", 2)
+      .Int("qwen2.block_count", 1)
+      .Int("qwen2.context_length", 1)
+      .Int("qwen2.feed_forward_length", 1)
+      .Int("qwen2.expert_count", 8)
+      .Floats("token_embd.weight", {32, 4}, std::vector<float>(128));
   W heads = SmallLlama();
   heads.Int("llama.attention.key_length", 16)
       .Int("llama.attention.value_length", 32);
@@ -241,7 +255,8 @@ TEST(GgufModelTest, RefusesByName) {
        "a Git LFS pointer"},
       {no_architecture.Bytes(), "metadata \"general.architecture\" is missing"},
       {mamba.Bytes(), "architecture \"mamba\" is not supported; of GGUF files"},
-      {experts.Bytes(), "models with experts are not supported"},
+      {experts.Bytes(),
+       "models of this architecture with experts are not supported"},
       {heads.Bytes(), "is not llama.attention.value_length"},
       {scaled.Bytes(), "is \"unheard\", which is not supported"},
       {no_embedding.Bytes(), "no tensor token_embd.weight"},

@@ -202,6 +202,23 @@ TEST(MixturesTest, ErnieAndMiniMax) {
             "model.layers.1.block_sparse_moe.experts.255.w2.weight");
 }
 
+// Those of both kinds of files are MXFP4, and gate and up are rows of one
+// tensor in one of them.
+TEST(MixturesTest, ExpertsOfGptOssStayInTheirCodes) {
+  const std::string golden = TestsDir() + "/golden/";
+  for (const char* const path :
+       {"models/gpt-oss-mxfp4", "gguf/gpt-oss-mxfp4.gguf"}) {
+    const auto model = ModelDir::Open(golden + path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const LayerCodes& codes = (*model)->spec().layers[1].codes;
+    for (const CodeFormat* format :
+         {codes.expert_gate, codes.expert_up, codes.expert_down}) {
+      ASSERT_NE(format, nullptr) << path;
+      EXPECT_EQ(format->name, "MXFP4");
+    }
+  }
+}
+
 TEST(MixturesTest, WhatCannotRunIsSaidByItsKey) {
   for (const auto& [config, message] :
        std::vector<std::pair<std::string, std::string>>{

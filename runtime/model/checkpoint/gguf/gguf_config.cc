@@ -24,8 +24,11 @@ constexpr int64_t kControlToken = 3;  // of tokenizer.ggml.token_type
 // Tokens that end an answer wherever a model has them. Metadata names one or
 // two; llama.cpp takes these as well (src/llama-vocab.cpp, special_eog_ids).
 constexpr absl::string_view kEndsOfAnswers[] = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>",
-    "<|eom_id|>", "<EOT>",      "</s>",    "<eos>",         "<|end_of_text|>"};
+    "<|eot_id|>", "<|im_end|>",      "<|end|>",    "<end_of_turn>",
+    "<|eom_id|>", "<|endoftext|>",   "<EOT>",      "</s>",
+    "<eos>",      "<|end_of_text|>", "<|return|>", "<|call|>"};
+// Models with the first of these end a message of several with the second.
+constexpr absl::string_view kReturn = "<|return|>", kEnd = "<|end|>";
 
 // Makes a config of metadata. The first error sticks, as in ConfigReader.
 class Maker {
@@ -139,7 +142,9 @@ void Maker::SetCommon() {
   const int64_t heads =
       Needed("attention.head_count", OfLayers("attention.head_count"));
   config["hidden_size"] = width;
-  config["num_hidden_layers"] = Needed("block_count", Int("block_count"));
+  // Layers that predict further tokens come last, and are not used.
+  config["num_hidden_layers"] = Needed("block_count", Int("block_count")) -
+                                Int("nextn_predict_layers").value_or(0);
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] =
       OfLayers("attention.head_count_kv").value_or(heads);
@@ -167,10 +172,6 @@ void Maker::SetCommon() {
   width_of_head_ = heads > 0 ? width / heads : 0;
   head_dim_ = key_length.value_or(width_of_head_);
   config["head_dim"] = head_dim_;
-  if (Int("expert_count").value_or(0) > 0) {
-    Fail(Unimplemented("metadata ", QuoteForMessage(Key("expert_count")),
-                       ": models with experts are not supported"));
-  }
   SetTokens();
   SetType();
 }
@@ -190,11 +191,14 @@ void Maker::SetTokens() {
   Fail(tokens.status());
   Fail(types.status());
   if (!status_.ok()) return;
+  const bool returns =
+      std::count((*tokens)->begin(), (*tokens)->end(), kReturn) > 0;
   for (size_t i = 0; i < (*tokens)->size() && i < types->size(); ++i) {
     const bool ends_text =
         (*types)[i] == kControlToken &&
         std::find(std::begin(kEndsOfAnswers), std::end(kEndsOfAnswers),
-                  (**tokens)[i]) != std::end(kEndsOfAnswers);
+                  (**tokens)[i]) != std::end(kEndsOfAnswers) &&
+        !(returns && (**tokens)[i] == kEnd);
     const auto token = static_cast<int64_t>(i);
     if (ends_text && std::count(ends.begin(), ends.end(), token) == 0) {
       ends.push_back(token);
@@ -286,6 +290,26 @@ void SetBiases(Maker& maker) {
   maker.config["mlp_bias"] = maker.HasInLayer("ffn_up.bias");
 }
 
+bool HasExperts(Maker& maker) {
+  return maker.Int("expert_count").value_or(0) > 0;
+}
+
+// Sets how many experts there are and how many a row takes; families have two
+// names for the one. `normalizes` is what llama.cpp does where metadata does
+// not say whether the weights of the chosen add up to 1.
+void SetExperts(Maker& maker, bool normalizes) {
+  for (const char* key : {"num_local_experts", "num_experts"}) {
+    maker.config[key] = maker.Needed("expert_count", maker.Int("expert_count"));
+  }
+  maker.config["num_experts_per_tok"] =
+      maker.Needed("expert_used_count", maker.Int("expert_used_count"));
+  maker.config["moe_intermediate_size"] =
+      maker.OfLayers("expert_feed_forward_length")
+          .value_or(maker.config["intermediate_size"].get<int64_t>());
+  maker.config["norm_topk_prob"] =
+      maker.Bool("expert_weights_norm").value_or(normalizes);
+}
+
 void SetLlama(Maker& maker) {
   SetBiases(maker);
   const auto window = maker.Int("attention.sliding_window");
@@ -293,6 +317,50 @@ void SetLlama(Maker& maker) {
     maker.config["model_type"] = "mistral";
     maker.config["sliding_window"] = *window;
   }
+  if (!HasExperts(maker)) return;
+  maker.config["model_type"] = "mixtral";
+  SetExperts(maker, true);
+}
+
+void SetQwen2Moe(Maker& maker) {
+  SetExperts(maker, false);
+  maker.config["qkv_bias"] = maker.HasInLayer("attn_q.bias");
+  maker.config["shared_expert_intermediate_size"] =
+      maker.Int("expert_shared_feed_forward_length")
+          .value_or(maker.config["intermediate_size"].get<int64_t>());
+}
+
+void SetQwen3Moe(Maker& maker) {
+  SetBiases(maker);
+  SetExperts(maker, true);
+}
+
+void SetOlmoe(Maker& maker) {
+  SetBiases(maker);
+  SetExperts(maker, false);
+}
+
+void SetGptOss(Maker& maker) {
+  SetBiases(maker);
+  SetExperts(maker, true);
+  maker.config["intermediate_size"] = maker.config["moe_intermediate_size"];
+  maker.CopyInt("sliding_window", "attention.sliding_window");
+  // Metadata does not tell that the published models do so.
+  const auto scaling = maker.config.find("rope_scaling");
+  if (scaling != maker.config.end()) (*scaling)["truncate"] = false;
+}
+
+void SetGlm4Moe(Maker& maker) {
+  SetBiases(maker);
+  SetExperts(maker, true);
+  maker.SetRotaryPart();
+  maker.config["n_routed_experts"] = maker.config["num_experts"];
+  maker.config["use_qk_norm"] = maker.HasInLayer("attn_q_norm.weight");
+  maker.CopyInt("n_shared_experts", "expert_shared_count");
+  maker.CopyInt("first_k_dense_replace", "leading_dense_block_count");
+  maker.CopyInt("n_group", "expert_group_count");
+  maker.CopyInt("topk_group", "expert_group_used_count");
+  maker.Copy("routed_scaling_factor", "expert_weights_scale");
 }
 
 void SetGemma2(Maker& maker) {
@@ -328,6 +396,15 @@ void SetGranite(Maker& maker) {
   maker.Copy("residual_multiplier", "residual_scale");
   maker.Copy("attention_multiplier", "attention.scale");
   maker.Copy("logits_scaling", "logit_scale");
+}
+
+void SetGraniteMoe(Maker& maker) {
+  SetGranite(maker);
+  SetExperts(maker, true);
+  const auto shared = maker.Int("expert_shared_feed_forward_length");
+  if (shared.value_or(0) == 0) return;
+  maker.config["model_type"] = "granitemoeshared";
+  maker.config["shared_intermediate_size"] = *shared;
 }
 
 void SetStarcoder2(Maker& maker) {
@@ -395,6 +472,7 @@ struct Architecture {
   absl::string_view name;
   const char* model_type;
   void (*set)(Maker& maker);
+  bool experts = false;  // may have some
 };
 constexpr Architecture kArchitectures[] = {
     {"bloom", "bloom", &SetNothing},
@@ -405,14 +483,20 @@ constexpr Architecture kArchitectures[] = {
     {"gemma2", "gemma2", &SetGemma2},
     {"gemma3", "gemma3_text", &SetGemma3},
     {"glm4", "glm4", &SetGlm4},
+    {"glm4moe", "glm4_moe", &SetGlm4Moe, true},
+    {"gpt-oss", "gpt_oss", &SetGptOss, true},
     {"gpt2", "gpt2", &SetNothing},
     {"gptneox", "gpt_neox", &SetGptNeox},
     {"granite", "granite", &SetGranite},
-    {"llama", "llama", &SetLlama},
+    {"granitemoe", "granitemoe", &SetGraniteMoe, true},
+    {"llama", "llama", &SetLlama, true},
     {"olmo2", "olmo2", &SetOlmo2},
+    {"olmoe", "olmoe", &SetOlmoe, true},
     {"phi3", "phi3", &SetPhi3},
     {"qwen2", "qwen2", &SetNothing},
+    {"qwen2moe", "qwen2_moe", &SetQwen2Moe, true},
     {"qwen3", "qwen3", &SetBiases},
+    {"qwen3moe", "qwen3_moe", &SetQwen3Moe, true},
     {"smollm3", "smollm3", &SetBiases},
     {"stablelm", "stablelm", &SetStablelm},
     {"starcoder2", "starcoder2", &SetStarcoder2},
@@ -440,6 +524,12 @@ absl::StatusOr<std::string> ConfigOfGguf(const SafetensorsSource& tensors) {
   maker.config["model_type"] = found->model_type;
   maker.SetCommon();
   if (maker.status().ok()) maker.SetRotary();
+  if (maker.status().ok() && HasExperts(maker) && !found->experts) {
+    maker.Fail(Unimplemented("metadata \"", *name,
+                             ".expert_count\": models of "
+                             "this architecture with experts are not "
+                             "supported"));
+  }
   if (maker.status().ok()) found->set(maker);
   SLUICE_RETURN_IF_ERROR(maker.status());
   return maker.config.dump(-1, ' ', /*ensure_ascii=*/true,

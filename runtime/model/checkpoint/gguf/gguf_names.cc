@@ -17,6 +17,7 @@ struct Differences {
   bool rotated_neighbours = false;  // of Q and K, which are halves elsewhere
   bool one_qkv = false;             // Q, K and V are one tensor
   bool whole_norms = false;         // the 1 of Gemma's norms is in the weights
+  bool norm2_of_attention = false;  // the norm before the MLP has another name
 };
 constexpr Differences kDifferences[] = {
     {.architecture = "bloom", .one_qkv = true},
@@ -24,9 +25,12 @@ constexpr Differences kDifferences[] = {
     {.architecture = "gemma", .whole_norms = true},
     {.architecture = "gemma2", .whole_norms = true},
     {.architecture = "gemma3", .whole_norms = true},
+    {.architecture = "glm4moe", .norm2_of_attention = true},
+    {.architecture = "gpt-oss", .norm2_of_attention = true},
     {.architecture = "gpt2", .one_qkv = true},
     {.architecture = "gptneox", .one_qkv = true},
     {.architecture = "granite", .rotated_neighbours = true},
+    {.architecture = "granitemoe", .rotated_neighbours = true},
     {.architecture = "llama", .rotated_neighbours = true},
     {.architecture = "phi3", .one_qkv = true},
     {.architecture = "smollm3", .rotated_neighbours = true},
@@ -86,6 +90,34 @@ absl::string_view OfLayer(Role role) {
       return "ffn_down.bias";
     case Role::kDownNormWeight:
       return "post_ffw_norm.weight";
+    case Role::kSinks:
+      return "attn_sinks.weight";
+    case Role::kRouterWeight:
+      return "ffn_gate_inp.weight";
+    case Role::kRouterBias:
+      return "ffn_gate_inp.bias";
+    case Role::kChoiceBias:
+      return "exp_probs_b.bias";
+    case Role::kExpertGateWeight:
+      return "ffn_gate_exps.weight";
+    case Role::kExpertGateBias:
+      return "ffn_gate_exps.bias";
+    case Role::kExpertUpWeight:
+      return "ffn_up_exps.weight";
+    case Role::kExpertUpBias:
+      return "ffn_up_exps.bias";
+    case Role::kExpertDownWeight:
+      return "ffn_down_exps.weight";
+    case Role::kExpertDownBias:
+      return "ffn_down_exps.bias";
+    case Role::kSharedGateWeight:
+      return "ffn_gate_shexp.weight";
+    case Role::kSharedUpWeight:
+      return "ffn_up_shexp.weight";
+    case Role::kSharedDownWeight:
+      return "ffn_down_shexp.weight";
+    case Role::kSharedScoreWeight:
+      return "ffn_gate_inp_shexp.weight";
     default:
       return "";
   }
@@ -139,6 +171,25 @@ void SetOfThree(TensorRef* ref) {
   }
 }
 
+bool IsOfExpert(Role role) {
+  switch (role) {
+    case Role::kExpertGateWeight:
+    case Role::kExpertGateBias:
+    case Role::kExpertUpWeight:
+    case Role::kExpertUpBias:
+    case Role::kExpertDownWeight:
+    case Role::kExpertDownBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsOfShared(Role role) {
+  return role == Role::kSharedGateWeight || role == Role::kSharedUpWeight ||
+         role == Role::kSharedDownWeight;
+}
+
 // A family's tensors that hold gate and up have their rows in GGUF's, too.
 bool GateIsInUp(const TensorRef& ref) {
   return (ref.role == Role::kGateWeight || ref.role == Role::kUpWeight) &&
@@ -172,6 +223,17 @@ TensorRef GgufTensorRef(const GgufNaming& naming, const TensorRef& ref) {
     own.head_rows = static_cast<int32_t>(naming.head_dim);
   }
   if (differs.whole_norms) own.add = 0;
+  if (differs.norm2_of_attention && ref.role == Role::kNorm2Weight) {
+    own.name = absl::StrCat("blk.", ref.layer, ".post_attention_norm.weight");
+  }
+  if (IsOfExpert(ref.role)) {
+    own.stack = naming.experts;
+    own.in_stack = ref.expert;
+  }
+  if (IsOfExpert(ref.role) || IsOfShared(ref.role)) {
+    // Gate, up and down are tensors each, whatever the family has.
+    own.first_row = own.tensor_rows = own.block_rows = own.block_stride = 0;
+  }
   // Of Falcon's two norms, the one before attention is the second there.
   const char* const side = IsBias(ref.role) ? "bias" : "weight";
   if (absl::StrContains(ref.name, ".ln_attn.")) {

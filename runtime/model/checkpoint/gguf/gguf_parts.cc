@@ -139,6 +139,8 @@ absl::Status SafetensorsSource::JoinGguf() {
   SLUICE_ASSIGN_OR_RETURN(const int64_t width, number("embedding_length"));
   if (naming.head_dim <= 0 && heads > 0) naming.head_dim = width / heads;
   naming.head_dim = std::clamp<int64_t>(naming.head_dim, 0, INT32_MAX);
+  SLUICE_ASSIGN_OR_RETURN(naming.experts, number("expert_count"));
+  naming.experts = std::clamp<int64_t>(naming.experts, 0, INT32_MAX);
   naming_ = std::move(naming);
   return absl::OkStatus();
 }
