@@ -29,6 +29,7 @@ TOKENS = {  # template: (bos_token, eos_token)
     "qwen3": (None, "<|im_end|>"),
     "chatml": (None, "<|im_end|>"),
     "gemma": ("<bos>", "<eos>"),
+    "gpt-oss": (None, "<|return|>"),
     "features": (None, None),
 }
 
@@ -151,6 +152,21 @@ TWO_CALLS = [
     {"role": "tool", "tool_call_id": "abcdef123", "content": "one"},
     {"role": "tool", "tool_call_id": "abcdef124", "content": {"content": "two"}},
 ]
+TYPED = {"type": "function", "function": {
+    "name": "typed", "description": "Many types", "parameters": {"type": "object", "properties": {
+        "list": {"type": "array", "items": {"type": "integer"}, "nullable": True},
+        "lists": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}},
+        "some": {"type": ["string", "null"]},
+        "either": {"oneOf": [{"type": "string", "default": "a"}, {"type": "number"}]},
+        "objects": {"oneOf": [{"type": "object"}, {"type": "string"}]},
+        "flag": {"type": "boolean", "default": False},
+        "unknown": {}}}}}
+THOUGHT_AND_CALLED = [
+    user("Weather?"),
+    {"role": "assistant", "thinking": "I need the tool.", "tool_calls": [
+        call("get_weather", {"city": "Paris"}, "abcdef123")]},
+    {"role": "tool", "tool_call_id": "abcdef123", "content": {"t": 21.5}},
+]
 THINKING = [
     user("2+2?"),
     assistant("<think>\nadd them\n</think>\n\n4"),
@@ -165,7 +181,7 @@ def conversations():
         for name, messages in PLAIN.items():
             for prompt in (False, True):
                 yield template, name, messages, {"add_generation_prompt": prompt}
-    for template in ("llama3.2", "mistral-v0.3", "qwen2.5", "features"):
+    for template in ("llama3.2", "mistral-v0.3", "qwen2.5", "gpt-oss", "features"):
         for name, messages in [
             ("tools_user", PLAIN["user"]),
             ("tools_system_user", PLAIN["system_user"]),
@@ -194,6 +210,20 @@ def conversations():
         for name, messages in [("thinking", THINKING), ("thinking_asked", THINKING[:3]),
                                ("thinking_off", PLAIN["user"])]:
             yield "qwen3", name, messages, {"add_generation_prompt": True, **context}
+    for name, messages, context in [
+        ("identity", PLAIN["user"], {"model_identity": "You are Sluice."}),
+        ("effort", PLAIN["system_user"], {"reasoning_effort": "high"}),
+        ("builtin_tools", PLAIN["user"], {"builtin_tools": ["python", "browser", "other"]}),
+        ("types", PLAIN["user"], {"tools": [TYPED]}),
+        ("developer", [{"role": "developer", "content": "Be brief."}, *PLAIN["user"]], {}),
+        ("thought_and_called", THOUGHT_AND_CALLED, {}),
+        ("thought_called_and_answered", [*THOUGHT_AND_CALLED, assistant("21"), user("?")], {}),
+        ("tool_without_call", [user("a"), {"role": "tool", "content": "b"}], {}),
+        ("channels", [user("a"), assistant("<|channel|>final<|message|>b"), user("c")], {}),
+        ("thought_last", [user("a"), {"role": "assistant", "content": "b", "thinking": "c"}],
+         {"add_generation_prompt": False}),
+    ]:
+        yield "gpt-oss", name, messages, {"add_generation_prompt": True, **context}
     parts = [user([{"type": "text", "text": "a\tb"}, {"type": "image"},
                    {"type": "text", "text": "c"}])]
     yield "features", "content_parts", parts, {"add_generation_prompt": True}
