@@ -19,6 +19,7 @@
 #include "runtime/exec/weights/weights.h"
 #include "runtime/kernels/backend.h"
 #include "runtime/kv/batch_view.h"
+#include "runtime/placement/weight_units.h"
 #include "runtime/sample/sample_token.h"
 #include "runtime/sample/sampler.h"
 #include "runtime/sample/sampler_scratch.h"
@@ -104,7 +105,8 @@ class StageHead {
   int sections() const { return options_.context.packed->num_head_sections(); }
   // Returns a section as a unit of the weights.
   int Unit(int section) const {
-    return options_.context.layers.size() + section;
+    return options_.context.units
+        ->first[options_.context.layers.size() + section];
   }
   // Acquires a section, and has others read ahead.
   absl::StatusOr<PackedView> Acquire(int section);

@@ -96,6 +96,7 @@ class StageLoader {
   }
 
   absl::Status MakeBackends() {
+    parts_.units = std::make_unique<WeightUnits>(sizes_.weights);
     parts_.stats = std::make_unique<SweepStats>();
     parts_.trace_row = AddTraceRow(
         options_.tracer, rank_.tensor.ranks == 1
@@ -138,6 +139,7 @@ class StageLoader {
                 .overlap = policy_.overlap,
                 .backend = parts_.backend.backend.get(),
                 .packed = parts_.backend.weights.get(),
+                .units = parts_.units.get(),
                 .host_backend = host.backend.get(),
                 .packed_embedding = host.weights.get(),
                 .pool = host.pool.get(),

@@ -16,6 +16,7 @@
 #include "runtime/memory/disk/io_engine.h"
 #include "runtime/memory/memory_budget.h"
 #include "runtime/memory/work_buffer.h"
+#include "runtime/placement/weight_units.h"
 #include "runtime/trace/trace.h"
 
 namespace sluice {
@@ -30,6 +31,7 @@ struct StageParts {
   std::unique_ptr<IoEngine> io;    // null: nothing is on disk
   std::unique_ptr<Device> device;  // null: device and host memory are the same
   BackendParts backend;
+  std::unique_ptr<const WeightUnits> units;  // of its weights
   // The host's backend beside a device: embeds, samples, and attends to KV that
   // is not on the device. All of it is null without a device.
   BackendParts host;

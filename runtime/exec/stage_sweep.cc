@@ -1,5 +1,6 @@
 #include "runtime/exec/stage_sweep.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -13,7 +14,8 @@ StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
                        TensorRank rank, StageParts parts)
     : options_(options),
       last_(options.layers.end == spec.num_layers),
-      row_by_row_(options.policy.schedule == Schedule::kRowByRow),
+      row_by_row_(options.policy.schedule == Schedule::kRowByRow &&
+                  options.layers.size() > 1),
       limits_{.max_step_tokens = options.policy.max_step_tokens,
               .max_model_len = options.max_model_len,
               .max_sequences = options.max_sequences,
@@ -28,7 +30,9 @@ StageSweep::StageSweep(const DecoderSpec& spec, const StageOptions& options,
       attention_(*parts_.attention),
       tables_(parts_.pages, options.max_model_len,
               parts_.kv_groups.window_pages()),
-      work_(&parts_.kv_groups) {
+      work_(&parts_.kv_groups),
+      mixture_(spec.has_mixtures() ? spec.mixture : MixtureSpec()),
+      mixture_rows_(options.ShapeOf(spec, rank).backend().mixture_rows) {
   for (size_t t = 0; t < kNumTiers; ++t) {
     max_run_pages_[t] = attention_.max_run_pages(static_cast<Tier>(t));
   }
@@ -115,14 +119,33 @@ absl::Status StageSweep::Admit(const StepPlan& plan, StepInputs* inputs) {
         work_.Admit(plan.micro_batches[k], limits_, max_run_pages_, &tables_),
         absl::StrCat("micro-batch ", k)));
   }
-  work_.Order(options_.layers.size(), row_by_row_, last_);
+  const int32_t layers = options_.layers.size();
+  work_.Order(layers, row_by_row_, last_, SharesExperts(layers - 1));
+  int64_t rows = 0;
+  first_rows_.clear();
+  for (size_t k = 0; k < work_.num_batches; ++k) {
+    first_rows_.push_back(static_cast<int32_t>(rows));
+    rows += work_.batches[k].view.rows;
+  }
+  if (mixture_.experts > 0 && !row_by_row_ && rows > mixture_rows_) {
+    return InvalidArgument("a step of ", rows,
+                           " rows, but this stage has room "
+                           "for ",
+                           mixture_rows_, " in its mixtures");
+  }
   return absl::OkStatus();
 }
 
+bool StageSweep::IsMixture(int layer) const {
+  return Layout(layer).experts > 0;
+}
+
+bool StageSweep::SharesExperts(int layer) const {
+  return IsMixture(layer) && !row_by_row_ && work_.num_batches > 1;
+}
+
 absl::Status StageSweep::BeginStep(const StepPlan& plan) {
-  // A single layer stays acquired from row to row.
-  const bool again = row_by_row_ && options_.layers.size() > 1;
-  weights_.BeginStep(again ? static_cast<int>(work_.num_batches) : 1,
+  weights_.BeginStep(row_by_row_ ? static_cast<int>(work_.num_batches) : 1,
                      last_ ? parts_.head->Passes(plan) : 0);
   attention_.BeginStep(&work_);
   return activations_.BeginStep(&work_);
@@ -137,9 +160,13 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
     const auto [layer, k] = work_.items[item];
     BatchWork& work = work_.batches[k];
     SLUICE_ASSIGN_OR_RETURN(work.rows, activations_.Acquire(item));
+    if (layer > 0 && SharesExperts(layer - 1)) {
+      SLUICE_RETURN_IF_ERROR(AddExperts(layer - 1, k));
+    }
     if (held != layer) {
       SLUICE_ASSIGN_OR_RETURN(packed, AcquireLayer(layer));
       held = layer;
+      HoldBackExperts(layer);
     }
     // While this micro-batch computes, its share of the layers ahead comes in.
     weights_.ReadAhead(row_by_row_ ? 1 : (k + 1) / batches);
@@ -154,62 +181,121 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
     }
     SLUICE_ASSIGN_OR_RETURN(const size_t ready, attention_.Begin(item));
     for (; finished < ready; ++finished) {
-      SLUICE_RETURN_IF_ERROR(FinishItem(finished, packed, emit, emits));
+      SLUICE_RETURN_IF_ERROR(ComputeItem(finished, packed));
+      if (IsMixture(layer) && !SharesExperts(layer)) continue;
+      SLUICE_RETURN_IF_ERROR(EndItem(finished, emit, emits));
     }
-    if (item + 1 == work_.items.size() ||
-        work_.items[item + 1].layer != layer) {
-      SLUICE_RETURN_IF_ERROR(weights_.Release(layer));
-      held = -1;
+    if (item + 1 < work_.items.size() && work_.items[item + 1].layer == layer) {
+      continue;
     }
+    SLUICE_RETURN_IF_ERROR(weights_.Release(parts_.units->first[layer]));
+    held = -1;
+    if (!IsMixture(layer)) continue;
+    SLUICE_RETURN_IF_ERROR(RunExperts(layer));
+    if (SharesExperts(layer)) continue;
+    SLUICE_RETURN_IF_ERROR(AddExperts(layer, k));
+    SLUICE_RETURN_IF_ERROR(EndItem(item, emit, emits));
   }
-  return absl::OkStatus();
+  return last_ ? absl::OkStatus() : EndStreams(emit, emits);
 }
 
-absl::Status StageSweep::FinishItem(size_t item,
-                                    const Backend::PackedLayer& packed,
-                                    const Emit& emit, bool emits) {
+absl::Status StageSweep::ComputeItem(size_t item,
+                                     const Backend::PackedLayer& packed) {
   const auto [local, k] = work_.items[item];
   const int layer = options_.layers.begin + local;
   const BatchWork& work = work_.batches[k];
   SLUICE_RETURN_IF_ERROR(attention_.Finish(item));
   activations_.ReadAhead();
-  {
-    const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
-                      "out and mlp", {{{"layer", layer}, {"micro_batch", k}}});
-    SLUICE_RETURN_IF_ERROR(
-        backend_.ProjectOut(layer, packed, work.view, work.rows));
-    attention_.ReadAhead();  // what attention changed may be away by now
-    SLUICE_RETURN_IF_ERROR(FeedForward(layer, packed, work));
-  }
+  const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
+                    "out and mlp", {{{"layer", layer}, {"micro_batch", k}}});
+  SLUICE_RETURN_IF_ERROR(
+      backend_.ProjectOut(layer, packed, work.view, work.rows));
+  attention_.ReadAhead();  // what attention changed may be away by now
+  return IsMixture(local)
+             ? backend_.Route(layer, packed, work.view, work.rows, FirstRow(k))
+             : backend_.Mlp(layer, packed, work.view, work.rows);
+}
+
+absl::Status StageSweep::EndItem(size_t item, const Emit& emit, bool emits) {
+  const auto [layer, k] = work_.items[item];
   AddMark(options_.marks);
   SLUICE_RETURN_IF_ERROR(activations_.Release(item));
-  if (!emits || layer + 1 != options_.layers.end) return absl::OkStatus();
+  return emits && layer + 1 == options_.layers.size() && !SharesExperts(layer)
+             ? EmitStream(k, emit)
+             : absl::OkStatus();
+}
+
+absl::Status StageSweep::EndStreams(const Emit& emit, bool emits) {
+  const int last = options_.layers.size() - 1;
+  for (size_t k = 0; SharesExperts(last) && k < work_.num_batches; ++k) {
+    const size_t turn = work_.items.size() + k;
+    SLUICE_ASSIGN_OR_RETURN(work_.batches[k].rows, activations_.Acquire(turn));
+    SLUICE_RETURN_IF_ERROR(AddExperts(last, static_cast<int32_t>(k)));
+    SLUICE_RETURN_IF_ERROR(activations_.Release(turn));
+    if (!emits) continue;
+    SLUICE_RETURN_IF_ERROR(EmitStream(static_cast<int32_t>(k), emit));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::EmitStream(int32_t k, const Emit& emit) {
   SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out,
                           activations_.Leave(k));
   return emit(k, std::move(out));
 }
 
-absl::Status StageSweep::FeedForward(int layer,
-                                     const Backend::PackedLayer& packed,
-                                     const BatchWork& work) {
-  const LayerLayout& layout = parts_.backend.weights->layer(layer);
-  if (layout.experts == 0) {
-    return backend_.Mlp(layer, packed, work.view, work.rows);
+void StageSweep::HoldBackExperts(int layer) {
+  int64_t rows = 0;
+  for (size_t k = 0; k < work_.num_batches; ++k) {
+    const int64_t of_batch = work_.batches[k].view.rows;
+    rows = row_by_row_ ? std::max(rows, of_batch) : rows + of_batch;
   }
-  SLUICE_RETURN_IF_ERROR(
-      backend_.Route(layer, packed, work.view, work.rows, 0));
+  const bool few =
+      rows * mixture_.experts_per_token < 2 * int64_t{mixture_.experts};
+  const int core = parts_.units->first[layer];
+  weights_.HoldBack(core + 1, core + 1 + (few ? Layout(layer).experts : 0));
+}
+
+absl::Status StageSweep::RunExperts(int layer) {
+  const int model_layer = options_.layers.begin + layer;
   SLUICE_ASSIGN_OR_RETURN(const std::span<const int32_t> rows,
                           backend_.RowsOfExperts());
-  for (int expert = 0; expert < layout.experts; ++expert) {
-    if (rows[expert] == 0) continue;
-    SLUICE_RETURN_IF_ERROR(backend_.RunExpert(
-        layer, expert, packed.view.From(layout.expert_begin(expert))));
+  const int first = parts_.units->first[layer] + 1;
+  for (int expert = 0; expert < mixture_.experts; ++expert) {
+    if (rows[expert] > 0) continue;
+    SLUICE_RETURN_IF_ERROR(weights_.Skip(first + expert));
   }
-  return backend_.AddExperts(layer, work.view, 0, work.rows);
+  HoldBackExperts((layer + 1) % options_.layers.size());
+  weights_.ReadAhead(1);
+  for (int expert = 0; expert < mixture_.experts; ++expert) {
+    if (rows[expert] == 0) continue;
+    SLUICE_ASSIGN_OR_RETURN(const PackedView packed,
+                            weights_.Acquire(first + expert));
+    {
+      const Timed timed(&parts_.stats->projection_seconds, parts_.trace_row,
+                        "expert",
+                        {{{"layer", model_layer}, {"expert", expert}}});
+      SLUICE_RETURN_IF_ERROR(backend_.RunExpert(model_layer, expert, packed));
+    }
+    AddMark(options_.marks);
+    SLUICE_RETURN_IF_ERROR(weights_.Release(first + expert));
+    weights_.ReadAhead(1);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StageSweep::AddExperts(int layer, int32_t k) {
+  const BatchWork& work = work_.batches[k];
+  const Timed timed(
+      &parts_.stats->projection_seconds, parts_.trace_row, "add experts",
+      {{{"layer", options_.layers.begin + layer}, {"micro_batch", k}}});
+  return backend_.AddExperts(options_.layers.begin + layer, work.view,
+                             FirstRow(k), work.rows);
 }
 
 absl::StatusOr<Backend::PackedLayer> StageSweep::AcquireLayer(int layer) {
-  SLUICE_ASSIGN_OR_RETURN(const PackedView view, weights_.Acquire(layer));
+  SLUICE_ASSIGN_OR_RETURN(const PackedView view,
+                          weights_.Acquire(parts_.units->first[layer]));
   if (!parts_.dequantizes) return Backend::PackedLayer{view, false};
   const Timed timed(&parts_.stats->dequantize_seconds, parts_.trace_row,
                     "dequantize", {{{"layer", layer}}});
@@ -253,9 +339,7 @@ absl::Status StageSweep::RunLayers(const Emit& emit) {
     SLUICE_RETURN_IF_ERROR(backend_.EndLayers());
   }
   for (size_t k = 0; !last_ && k < work_.num_batches; ++k) {
-    SLUICE_ASSIGN_OR_RETURN(std::shared_ptr<ActivationBuffer> out,
-                            activations_.Leave(k));
-    SLUICE_RETURN_IF_ERROR(emit(static_cast<int32_t>(k), std::move(out)));
+    SLUICE_RETURN_IF_ERROR(EmitStream(static_cast<int32_t>(k), emit));
   }
   return absl::OkStatus();
 }
@@ -265,6 +349,10 @@ absl::Status StageSweep::RunHead(const StepPlan& plan) {
     const size_t turn = work_.items.size() + k;
     BatchWork& work = work_.batches[k];
     SLUICE_ASSIGN_OR_RETURN(work.rows, activations_.Acquire(turn));
+    const int last = options_.layers.size() - 1;
+    if (SharesExperts(last)) {
+      SLUICE_RETURN_IF_ERROR(AddExperts(last, static_cast<int32_t>(k)));
+    }
     SLUICE_RETURN_IF_ERROR(
         parts_.head->Add(plan.micro_batches[k], work.segments, work.rows));
     SLUICE_RETURN_IF_ERROR(activations_.Release(turn));

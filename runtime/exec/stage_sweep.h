@@ -72,17 +72,37 @@ class StageSweep : public StageExecutor {
   bool IsFixed() const;
   absl::StatusOr<bool> Replay();
   absl::Status RunItems(const Emit& emit, bool emits);
-  absl::Status FinishItem(size_t item, const Backend::PackedLayer& packed,
-                          const Emit& emit, bool emits);
-  // Adds the MLP, or the mixture, to a micro-batch.
-  absl::Status FeedForward(int layer, const Backend::PackedLayer& packed,
-                           const BatchWork& work);
+  // Finishes an item's attention, and computes all behind it; of a mixture, no
+  // more than which experts its rows take.
+  absl::Status ComputeItem(size_t item, const Backend::PackedLayer& packed);
+  // Puts away the item's stream, or, after the last layer, gives it on.
+  absl::Status EndItem(size_t item, const Emit& emit, bool emits);
+  absl::Status EmitStream(int32_t k, const Emit& emit);
+  // Layers here count from the stage's first.
+  const LayerLayout& Layout(int layer) const {
+    return parts_.backend.weights->layer(options_.layers.begin + layer);
+  }
+  bool IsMixture(int layer) const;
+  // Whether all micro-batches pass through a mixture's experts together. Then
+  // what the experts made of one is added to it in its next turn.
+  bool SharesExperts(int layer) const;
+  // Has no expert of a layer read before it is known which ones have rows, if
+  // so few come that many may have none.
+  void HoldBackExperts(int layer);
+  // Runs the experts for all rows that were routed.
+  absl::Status RunExperts(int layer);
+  // Adds to a micro-batch, which is held, what the experts made of it.
+  absl::Status AddExperts(int layer, int32_t k);
+  // Does so, where it is left to the end, and gives the streams on.
+  absl::Status EndStreams(const Emit& emit, bool emits);
+  // Returns a micro-batch's first row among a mixture's.
+  int32_t FirstRow(int32_t k) const { return row_by_row_ ? 0 : first_rows_[k]; }
   absl::StatusOr<Backend::PackedLayer> AcquireLayer(int layer);
   absl::Status RunHead(const StepPlan& plan);
 
   const StageOptions options_;
   const bool last_;
-  const bool row_by_row_;
+  const bool row_by_row_;  // layers, of which there are several
   const PlanLimits limits_;
   StageParts parts_;
   Backend& backend_;
@@ -93,8 +113,11 @@ class StageSweep : public StageExecutor {
   std::array<int64_t, kNumTiers> max_run_pages_;
 
   StepWork work_;
-  std::vector<BatchView> views_;  // for Replay
-  std::vector<float*> rows_of_;   // parallel
+  const MixtureSpec mixture_;  // without experts: there are no mixtures
+  const int64_t mixture_rows_;
+  std::vector<int32_t> first_rows_;  // of micro-batches, among a mixture's
+  std::vector<BatchView> views_;     // for Replay
+  std::vector<float*> rows_of_;      // parallel
 };
 
 }  // namespace sluice

@@ -115,7 +115,8 @@ absl::StatusOr<std::shared_ptr<ActivationBuffer>> StepWork::TakeInput(
   return input;
 }
 
-void StepWork::Order(int32_t layers, bool row_by_row, bool head) {
+void StepWork::Order(int32_t layers, bool row_by_row, bool head, bool added) {
+  head_ = head;
   const auto count = static_cast<int32_t>(num_batches);
   for (int32_t a = 0; a < (row_by_row ? count : layers); ++a) {
     for (int32_t b = 0; b < (row_by_row ? layers : count); ++b) {
@@ -123,7 +124,7 @@ void StepWork::Order(int32_t layers, bool row_by_row, bool head) {
     }
   }
   for (const Item& item : items) turns.push_back(item.batch);
-  for (int32_t k = 0; head && k < count; ++k) turns.push_back(k);
+  for (int32_t k = 0; (head || added) && k < count; ++k) turns.push_back(k);
 }
 
 }  // namespace sluice

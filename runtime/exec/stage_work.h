@@ -87,9 +87,9 @@ struct StepWork {
   absl::Status Admit(const MicroBatch& batch, const PlanLimits& limits,
                      const std::array<int64_t, kNumTiers>& max_run_pages,
                      PageTables* tables);
-  // Sets items and turns, as of Schedule; the head takes a turn of each
-  // micro-batch at the end.
-  void Order(int32_t layers, bool row_by_row, bool head);
+  // Sets items and turns, as of Schedule. Each micro-batch has a turn at the
+  // end, in the head, or, with `added`, so that something is added to it.
+  void Order(int32_t layers, bool row_by_row, bool head, bool added);
 
   // Takes micro-batch k's input, which must be [rows, hidden_size]; waits for
   // it. kInvalidArgument if it is not.
@@ -109,11 +109,13 @@ struct StepWork {
   bool begins(size_t turn) const {
     return turn < items.size() && items[turn].layer == 0;
   }
+  // Whether a turn is its micro-batch's in the head.
+  bool in_head(size_t turn) const { return head_ && turn >= items.size(); }
 
   size_t num_batches = 0;
   std::vector<BatchWork> batches;  // [num_batches] and some to be used again
   std::vector<Item> items;         // in the order in which they are computed
-  // The micro-batch of each item, and then those of the head.
+  // The micro-batch of each item, and then those of the turns at the end.
   std::vector<int32_t> turns;
   StepInputs* inputs = nullptr;  // null on the first stage
 
@@ -124,6 +126,7 @@ struct StepWork {
                const std::array<int64_t, kNumTiers>& max_run_pages, KvWork* kv);
 
   const KvGroups& groups_;
+  bool head_ = false;
   absl::flat_hash_set<SequenceId> alone_;  // that have one segment in the step
 };
 

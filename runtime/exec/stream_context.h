@@ -19,6 +19,7 @@ class Backend;
 class Collective;
 class EmbeddingStore;
 class PackedWeights;
+struct WeightUnits;
 
 // The resources that the streams of a stage's data draw on. The pointers must
 // outlive the streams.
@@ -36,6 +37,8 @@ struct StreamContext {
   // The backend that computes the layers, and its packed weights.
   Backend* backend = nullptr;
   PackedWeights* packed = nullptr;  // of the layers and the head
+  // Their units; must outlive the streams.
+  const WeightUnits* units = nullptr;
   // The backend on the host: the same, unless there is a device.
   Backend* host_backend = nullptr;
   PackedWeights* packed_embedding = nullptr;

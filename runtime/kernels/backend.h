@@ -74,8 +74,9 @@ class Backend {
   // A mixture (MixtureSpec) takes three steps, so that rows of several
   // micro-batches share one pass over its experts. Route() norms rows of x,
   // chooses their experts, and makes them rows [at, at + batch.rows) of the
-  // mixture's, of which there are BackendShape::mixture_rows: those before have
-  // been made in the same way, those from `at` on are forgotten.
+  // mixture's, of which there are BackendShape::mixture_rows; those before are
+  // routed already. It may be called for a layer while rows of the one before,
+  // from `at` + batch.rows on, wait for AddExperts().
   virtual absl::Status Route(int layer, const PackedLayer& packed,
                              const BatchView& batch, const float* x,
                              int32_t at) {

@@ -1,6 +1,5 @@
 #include "runtime/model/decoder_spec.h"
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -33,21 +32,6 @@ absl::StatusOr<DecoderSpec> ParseDecoderSpec(absl::string_view config_json) {
   SLUICE_RETURN_IF_ERROR(family->describe(config, &spec));
   SLUICE_RETURN_IF_ERROR(SetCodes(config, &spec));
   return spec;
-}
-
-bool DecoderSpec::has_mixtures() const {
-  return std::any_of(layers.begin(), layers.end(),
-                     [](const LayerSpec& layer) { return layer.mixture; });
-}
-
-int32_t DecoderSpec::widest_inner() const {
-  int32_t widest = 0;
-  for (int i = 0; i < num_layers; ++i) {
-    const LayerSpec& of = layer(i);
-    widest = std::max(
-        {widest, inner_size(of), of.mixture ? mixture.expert_size : 0});
-  }
-  return widest;
 }
 
 int32_t DecoderSpec::alibi_heads() const {

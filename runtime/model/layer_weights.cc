@@ -1,5 +1,6 @@
 #include "runtime/model/layer_weights.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace sluice {
@@ -56,6 +57,21 @@ int64_t Elements(const std::vector<LayerWeights::Matrix>& matrices) {
 }
 
 }  // namespace
+
+bool DecoderSpec::has_mixtures() const {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerSpec& layer) { return layer.mixture; });
+}
+
+int32_t DecoderSpec::widest_inner() const {
+  int32_t widest = 0;
+  for (int i = 0; i < num_layers; ++i) {
+    const LayerSpec& of = layer(i);
+    widest = std::max(
+        {widest, inner_size(of), of.mixture ? mixture.expert_size : 0});
+  }
+  return widest;
+}
 
 LayerWeights WeightsOf(const DecoderSpec& spec, const LayerSpec& layer) {
   const int64_t hidden = spec.hidden_size;

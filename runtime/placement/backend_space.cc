@@ -102,7 +102,7 @@ PackedLayouts PackedLayouts::Of(const DecoderSpec& spec,
   if (HasHead(spec, shape)) {
     size_t most = 0;
     for (const LayerLayout& layer : layouts.layers) {
-      most = std::max(most, layer.bytes);
+      most = std::max({most, layer.core_bytes, layer.expert.bytes});
     }
     layouts.head =
         MakeHeadLayout(spec, shape.weight_format, shard, most, rules);
@@ -218,7 +218,7 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
   if (spec.has_mixtures()) {
     const auto mixture_rows = static_cast<size_t>(shape.mixture_rows);
     routed = mixture_rows * spec.hidden_size * element;
-    mixed = sizeof(float) * (mixture_rows + 2) * spec.hidden_size;
+    mixed = sizeof(float) * (mixture_rows + 4) * spec.hidden_size;
   }
   gemm_threads = kGemmScratch;
   size_t slice_rows = 0;  // of all threads

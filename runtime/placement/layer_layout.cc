@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Sections of the head are no smaller for the sake of small layers.
+// Sections of the head are no smaller for the sake of small units.
 constexpr size_t kMinHeadSection = size_t{1} << 20;
 
 // Lays parts one after the other.
@@ -273,19 +273,21 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerSpec& layer,
     (matrix.part == LayerMatrix::kUp ? expert.up : expert.down) =
         matrix_of(matrix, of_expert);
   }
-  // Experts are read and checked by themselves: each begins at a granule.
-  const size_t granule = PlacementGranule(of_expert.Finish());
-  expert.bytes = RoundUpTo(of_expert.Finish(), granule);
   layout.experts = weights.experts;
-  layout.core_bytes = RoundUpTo(layout.core_bytes, granule);
-  layout.bytes = layout.expert_begin(layout.experts);
+  const size_t core = layout.core_bytes, one = of_expert.Finish();
+  for (size_t granule = kDiskBlockBytes;; granule *= 2) {
+    layout.core_bytes = RoundUpTo(core, granule);
+    expert.bytes = RoundUpTo(one, granule);
+    layout.bytes = layout.expert_begin(layout.experts);
+    if (PlacementGranule(layout.bytes) <= granule) break;
+  }
   return layout;
 }
 
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
                                               const TensorShard& shard,
-                                              size_t layer_bytes,
+                                              size_t unit_bytes,
                                               const PanelRules& rules) {
   const WeightFormat head_format =
       format == WeightFormat::kFull ? WeightFormat::kFull : WeightFormat::kInt8;
@@ -304,7 +306,7 @@ std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
   const MatrixLayout whole = matrix(shard.vocab.size(), alone);
   const auto panels = static_cast<size_t>(whole.num_panels());
   const size_t wanted = std::max<size_t>(
-      1, CeilDiv(whole.bytes, std::max(layer_bytes, kMinHeadSection)));
+      1, CeilDiv(whole.bytes, std::max(unit_bytes, kMinHeadSection)));
   const size_t section_panels = std::max<size_t>(1, CeilDiv(panels, wanted));
   std::vector<HeadSectionLayout> sections;
   // A rank without columns has one section, too: what comes before the matrix.

@@ -44,7 +44,7 @@ struct ExpertLayout {
   VectorLayout down_bias;
   MatrixLayout up;  // as LayerLayout's
   MatrixLayout down;
-  size_t bytes = 0;  // whole PlacementGranules of this size
+  size_t bytes = 0;  // whole granules
 };
 
 struct LayerLayout {
@@ -69,7 +69,8 @@ struct LayerLayout {
   MatrixLayout up;
   MatrixLayout down;
   // A mixture's experts lie behind all else, one after the other, and each as
-  // the first. Up and down are then the shared expert's, or nobody's.
+  // the first; all begin at a PlacementGranule of `bytes`, in which what is
+  // read is checked. Up and down are then the shared expert's, or nobody's.
   ExpertLayout expert;
   int32_t experts = 0;
   size_t core_bytes = 0;  // of all else
@@ -130,11 +131,12 @@ LayerLayout MakeLayerLayout(const DecoderSpec& spec, const LayerSpec& layer,
                             WeightFormat format, const TensorShard& shard,
                             const PanelRules& rules);
 // Cuts the rank's part of the head into sections of whole panels, none much
-// larger than a layer of `layer_bytes`, or a MiB, if a panel is not.
+// larger than the layers' largest unit, of `unit_bytes`, or a MiB, if a panel
+// is not.
 std::vector<HeadSectionLayout> MakeHeadLayout(const DecoderSpec& spec,
                                               WeightFormat format,
                                               const TensorShard& shard,
-                                              size_t layer_bytes,
+                                              size_t unit_bytes,
                                               const PanelRules& rules);
 // A learned position table has the rows that `max_model_len` positions look up.
 EmbeddingLayout MakeEmbeddingLayout(const DecoderSpec& spec,

@@ -41,6 +41,15 @@ int WeightSlots(bool overlap, uint64_t largest_unit, uint64_t room) {
   return overlap && largest_unit <= room / 18 ? 3 : 2;
 }
 
+// The units of a mixture are small, and those that its core's computing leaves
+// the wire time for are many.
+constexpr int kMaxExpertSlots = 16;
+int ExpertSlots(uint64_t expert, uint64_t largest_unit, uint64_t room) {
+  if (expert == 0) return 0;
+  return static_cast<int>(std::min<uint64_t>(
+      {kMaxExpertSlots, room / 12 / expert, room / 3 / largest_unit}));
+}
+
 // The largest share from 0 to 1, to a millionth or so, for which `fits` holds,
 // if it holds for all that are smaller; 0 if it holds for none.
 double LargestShare(absl::FunctionRef<bool(double share)> fits) {
@@ -114,16 +123,26 @@ class Placer {
   // rest.
   void SetWeights(double device, double disk) {
     p_.weights = {device, (1 - device) * (1 - disk), (1 - device) * disk};
-    p_.units = PlaceWeights(s_.units, p_.weights);
+    p_.units = PlaceWeights(s_.units, s_.granules, p_.weights);
     p_.device_slot_bytes = p_.host_slot_bytes = 0;
     for (size_t i = 0; i < p_.units.size(); ++i) {
       UnitPlacement& unit = p_.units[i];
-      const auto slot = [&](size_t cut, size_t* split) -> uint64_t {
-        *split = cut == 0 || cut == unit.bytes ? cut : s_.PartBegin(i, cut);
-        return StreamedBytes(unit.bytes, *split);
+      // Most experts are cut as the one before.
+      const UnitPlacement* const before =
+          s_.weights.all[i].expert > 0 ? &p_.units[i - 1] : nullptr;
+      const auto slot = [&](size_t UnitPlacement::*end,
+                            size_t UnitPlacement::*split) -> uint64_t {
+        const size_t cut = unit.*end;
+        unit.*split = cut == 0 || cut == unit.bytes ? cut
+                      : before != nullptr && before->*end == cut
+                          ? before->*split
+                          : s_.PartBegin(i, cut);
+        return StreamedBytes(unit.bytes, unit.*split);
       };
-      const uint64_t to_device = slot(unit.device_end, &unit.device_split);
-      const uint64_t from_disk = slot(unit.host_end, &unit.host_split);
+      const uint64_t to_device =
+          slot(&UnitPlacement::device_end, &UnitPlacement::device_split);
+      const uint64_t from_disk =
+          slot(&UnitPlacement::host_end, &UnitPlacement::host_split);
       if (s_.shape.has_device()) {
         p_.device_slot_bytes = std::max(p_.device_slot_bytes, to_device);
       }
@@ -169,11 +188,15 @@ class Placer {
     }
     for (size_t i = 0; i < p_.units.size(); ++i) {
       const UnitPlacement& unit = p_.units[i];
+      const WeightUnit& of = s_.weights.all[i];
       const uint64_t stays = unit.host_end - unit.device_end;
-      const bool packed = p_.weights.disk > 0;
-      use.Pass("a layer as it is packed",
-               (packed ? PackedWindowBytes(unit.bytes) : unit.bytes) +
-                   s_.staging_of(i));
+      if (p_.weights.disk == 0) {
+        use.Pass("a layer as it is packed", unit.bytes + s_.unit_staging[i]);
+      } else if (of.begin == 0) {
+        use.Pass("a layer as it is packed",
+                 PackedWindowBytes(s_.weights.packed_bytes(of.packed)) +
+                     s_.packed_staging[of.packed]);
+      }
       // A unit on its way to the device is in host memory as a whole.
       if (unit.device_end > 0) {
         use.Pass("a layer on its way to the device", unit.host_end + stays);
@@ -194,8 +217,9 @@ class Placer {
   TierUse DiskUse() const {
     TierUse use;
     if (p_.weights.disk > 0) {
-      for (const size_t bytes : s_.units) {
-        use.Hold(kPackedFilesCharge, PackedFileBytes(bytes));
+      for (int i = 0; i < s_.weights.num_packed(); ++i) {
+        use.Hold(kPackedFilesCharge,
+                 PackedFileBytes(s_.weights.packed_bytes(i)));
       }
     }
     if (p_.embedding_on_disk) {
@@ -317,6 +341,10 @@ class Placer {
       largest = std::max(largest, rest);
     }
     p_.host_slots = WeightSlots(policy_.overlap, largest, room);
+    if (policy_.overlap && largest > 0) {
+      p_.host_slots = std::max(p_.host_slots,
+                               ExpertSlots(s_.largest_expert, largest, room));
+    }
     const bool disk = s_.shape.may_use_disk;
     uint64_t for_weights = HostUse().held_bytes() - others;
     if (!named && disk) {

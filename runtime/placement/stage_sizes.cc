@@ -7,6 +7,7 @@
 
 #include "common/blocks.h"
 #include "runtime/placement/buffer_sizes.h"
+#include "runtime/placement/weight_placement.h"
 
 namespace sluice {
 namespace {
@@ -89,7 +90,12 @@ BackendShape StageShape::backend() const {
   backend.kv_page_alignment = may_use_disk ? kDiskBlockBytes : 64;
   backend.sparsity = policy.sparsity;
   backend.max_rows = policy.max_step_tokens;
-  backend.mixture_rows = policy.max_step_tokens;
+  // Row by row, each micro-batch goes through all layers by itself.
+  backend.mixture_rows =
+      int64_t{policy.max_step_tokens} *
+      (policy.schedule == Schedule::kRowByRow && layers.size() > 1
+           ? 1
+           : policy.num_microbatches);
   backend.head_rows = HeadRows(*this);
   backend.max_model_len = max_model_len;
   backend.threads =
@@ -127,9 +133,25 @@ KvGroups MakeKvGroups(const DecoderSpec& spec, LayerRange layers,
   return groups;
 }
 
-uint64_t StageSizes::layer_bytes() const {
-  return std::accumulate(units.begin(), units.begin() + num_layers(),
-                         uint64_t{0});
+std::vector<const MatrixLayout*> StageSizes::MatricesOf(
+    const WeightUnit& unit) const {
+  if (unit.packed >= num_layers()) {
+    const HeadSectionLayout& section = layouts.head[unit.packed - num_layers()];
+    return {&section.head, &section.project_out};
+  }
+  const LayerLayout& layer = layouts.layer(shape.layers.begin + unit.packed);
+  if (unit.expert >= 0) return {&layer.expert.up, &layer.expert.down};
+  const auto matrices = layer.matrices();
+  return {matrices.begin(), matrices.end()};
+}
+
+size_t StageSizes::PartBegin(size_t unit, size_t offset) const {
+  const WeightUnit& of = weights.all[unit];
+  return of.packed < num_layers()
+             ? layouts.layer(shape.layers.begin + of.packed)
+                       .PartBegin(of.begin + offset) -
+                   of.begin
+             : layouts.head[of.packed - num_layers()].PartBegin(offset);
 }
 
 int64_t StageSizes::WindowPagesWith(int64_t pages) const {
@@ -172,26 +194,24 @@ StageSizes::StageSizes(const StageShape& of) : shape(of) {
   }
   dequantized =
       shape.policy.num_microbatches > 1 ? layouts.dequantized.bytes : 0;
-  layer_staging = 0;
-  for (int32_t i = shape.layers.begin; i < shape.layers.end; ++i) {
-    const LayerLayout& layer = layouts.layer(i);
-    units.push_back(layer.bytes);
-    const auto stage = [&](const MatrixLayout& w) {
-      layer_staging =
-          std::max<uint64_t>(layer_staging, MatrixStagingBytes(w, threads));
-    };
-    for (const MatrixLayout* w : layer.matrices()) stage(*w);
-    stage(layer.expert.up);
-    stage(layer.expert.down);
-  }
-  for (const HeadSectionLayout& section : layouts.head) {
-    units.push_back(section.bytes);
-    uint64_t staging = MatrixStagingBytes(section.head, threads);
-    if (section.project_out.n > 0) {
-      staging = std::max<uint64_t>(
-          staging, MatrixStagingBytes(section.project_out, threads));
+  weights = WeightUnits(layouts, shape.layers);
+  packed_staging.resize(weights.num_packed());
+  for (const WeightUnit& unit : weights.all) {
+    units.push_back(unit.bytes);
+    granules.push_back(PlacementGranule(weights.packed_bytes(unit.packed)));
+    uint64_t& staging = unit_staging.emplace_back(0);
+    for (const MatrixLayout* w : MatricesOf(unit)) {
+      staging = std::max<uint64_t>(staging, MatrixStagingBytes(*w, threads));
     }
-    head_staging.push_back(staging);
+    packed_staging[unit.packed] =
+        std::max(packed_staging[unit.packed], staging);
+  }
+  layer_bytes = expert_bytes = largest_expert = 0;
+  for (const WeightUnit& unit : weights.all) {
+    if (unit.packed < num_layers()) layer_bytes += unit.bytes;
+    if (unit.expert < 0) continue;
+    expert_bytes += unit.bytes;
+    largest_expert = std::max<uint64_t>(largest_expert, unit.bytes);
   }
   streamable = std::accumulate(units.begin(), units.end(), uint64_t{0});
   largest_unit = *std::max_element(units.begin(), units.end());

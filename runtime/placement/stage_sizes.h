@@ -11,6 +11,7 @@
 #include "runtime/model/decoder_spec.h"
 #include "runtime/placement/backend_kind.h"
 #include "runtime/placement/backend_space.h"
+#include "runtime/placement/weight_units.h"
 
 // The sizes of all that a stage keeps and works with, wherever it lies.
 
@@ -59,12 +60,17 @@ struct StageSizes {
   // The bytes of a dequantized layer that several micro-batches share; or 0. A
   // single micro-batch dequantizes inside its GEMMs.
   uint64_t dequantized;
-  // The bytes of each layer, then of each section of the head: the policy's
+  // The units, and the bytes and the PlacementGranule of each: the policy's
   // shares of weights are shares of these.
+  WeightUnits weights;
   std::vector<size_t> units;
+  std::vector<size_t> granules;
   uint64_t streamable;
   uint64_t largest_unit;
-  KvLayout kv;  // of all layers
+  uint64_t largest_expert;  // 0: there is none
+  uint64_t layer_bytes;     // of all layers' units
+  uint64_t expert_bytes;    // of those that are experts
+  KvLayout kv;              // of all layers
   KvGroups kv_groups;
   int32_t head_rows;  // that go through the head at a time
   // Pages of group kAll are counted even where it has no layers and they take
@@ -79,10 +85,11 @@ struct StageSizes {
   uint64_t link_buffers;  // the frames that wait on links to its neighbours
   // Backends' work space: where they compute, and in host memory beside that.
   uint64_t device_workspace, host_workspace;
-  // The bytes that packing the embedding or a unit takes beside the result.
+  // The bytes that packing the embedding, a unit or a packed unit takes beside
+  // the result.
   uint64_t embedding_staging;
-  uint64_t layer_staging;
-  std::vector<uint64_t> head_staging;
+  std::vector<uint64_t> unit_staging;
+  std::vector<uint64_t> packed_staging;
 
   // Returns the bytes of a page of all of a group's layers.
   uint64_t page(KvGroup group) const {
@@ -99,19 +106,10 @@ struct StageSizes {
                page(KvGroup::kWindow);
   }
   int num_layers() const { return shape.layers.size(); }
-  // Returns the bytes of all layers' packed units.
-  uint64_t layer_bytes() const;
-  size_t PartBegin(size_t unit, size_t offset) const {
-    return unit < static_cast<size_t>(num_layers())
-               ? layouts.layer(shape.layers.begin + static_cast<int>(unit))
-                     .PartBegin(offset)
-               : layouts.head[unit - num_layers()].PartBegin(offset);
-  }
-  uint64_t staging_of(size_t unit) const {
-    return unit < static_cast<size_t>(num_layers())
-               ? layer_staging
-               : head_staging[unit - num_layers()];
-  }
+  std::vector<const MatrixLayout*> MatricesOf(const WeightUnit& unit) const;
+  // Returns where the part of a unit begins that has the byte at `offset` in
+  // it.
+  size_t PartBegin(size_t unit, size_t offset) const;
 };
 
 }  // namespace sluice

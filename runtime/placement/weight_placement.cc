@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/blocks.h"
 
 namespace sluice {
 
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
+                                        std::span<const size_t> granules,
                                         const TierFractions& fractions) {
   std::vector<UnitPlacement> units;
   units.reserve(unit_bytes.size());
@@ -24,13 +26,14 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
         granules <= 0 ? 0 : static_cast<size_t>(granules) * granule;
     return std::min(n, limit);
   };
-  for (const size_t bytes : unit_bytes) {
+  for (size_t i = 0; i < unit_bytes.size(); ++i) {
+    const size_t bytes = unit_bytes[i];
     UnitPlacement unit;
     unit.bytes = bytes;
     const auto size = static_cast<double>(bytes);
     want_device += size - std::min(size, off_device);
     want_host += std::min(size, off_device) - std::min(size, on_disk);
-    const size_t granule = PlacementGranule(bytes);
+    const size_t granule = granules[i];
     unit.device_end = cut(want_device - got_device, bytes, granule);
     got_device += static_cast<double>(unit.device_end);
     unit.host_end = std::min(
@@ -46,17 +49,28 @@ std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
 
 double EvenLevel(std::span<const size_t> unit_bytes, double total) {
   if (total <= 0) return 0;
-  std::vector<size_t> ascending(unit_bytes.begin(), unit_bytes.end());
-  if (!std::is_sorted(ascending.begin(), ascending.end())) {
-    std::sort(ascending.begin(), ascending.end());
+  // Few units differ in size, of thousands that there may be.
+  std::vector<std::pair<size_t, size_t>> counts;  // of each size
+  for (const size_t bytes : unit_bytes) {
+    const auto same =
+        std::find_if(counts.begin(), counts.end(),
+                     [&](const auto& count) { return count.first == bytes; });
+    if (same == counts.end()) {
+      counts.emplace_back(bytes, 1);
+    } else {
+      ++same->second;
+    }
   }
-  for (size_t i = 0; i < ascending.size(); ++i) {
-    const double level = total / static_cast<double>(ascending.size() - i);
-    const auto bytes = static_cast<double>(ascending[i]);
+  std::sort(counts.begin(), counts.end());
+  size_t left = unit_bytes.size();
+  for (const auto& [size, count] : counts) {
+    const double level = total / static_cast<double>(left);
+    const auto bytes = static_cast<double>(size);
     if (level <= bytes) return level;
-    total -= bytes;
+    total -= bytes * static_cast<double>(count);
+    left -= count;
   }
-  return ascending.empty() ? 0 : static_cast<double>(ascending.back());
+  return counts.empty() ? 0 : static_cast<double>(counts.back().first);
 }
 
 size_t PlacementGranule(size_t unit_bytes) {

@@ -31,10 +31,12 @@ inline size_t StreamedBytes(size_t bytes, size_t split) {
 
 // Cuts each unit so that all together follow the fractions. Every unit gives
 // up the same number of bytes, or all it has (see EvenLevel), so that what is
-// streamed takes as little memory as can be; the rounding to its
-// PlacementGranule is carried from one unit to the next: the whole is off by
-// half a granule at most. `fractions` add up to 1. The splits are left at 0.
+// streamed takes as little memory as can be; the rounding to its granule is
+// carried from one unit to the next: the whole is off by half a granule at
+// most. `fractions` add up to 1. The splits are left at 0. Units that are parts
+// of packed units have the granules of these.
 std::vector<UnitPlacement> PlaceWeights(std::span<const size_t> unit_bytes,
+                                        std::span<const size_t> granules,
                                         const TierFractions& fractions);
 
 // Returns how many bytes each unit gives up for all to give up `total`

@@ -173,9 +173,11 @@ class StepCoster {
     const double passes =
         policy_.schedule == Schedule::kRowByRow ? batches_ : 1;
     const RankBytes moved = OfRanks([&](const StageSizes& sizes) {
-      const auto layers = static_cast<double>(sizes.layer_bytes());
+      const auto layers = static_cast<double>(sizes.layer_bytes);
+      const auto experts = static_cast<double>(sizes.expert_bytes);
       const double head = static_cast<double>(sizes.streamable) - layers;
-      return layers * passes + head * HeadReads();
+      return (layers - experts * (1 - TakenExperts())) * passes +
+             head * HeadReads();
     });
     DiskRead(&parts_.weights,
              Share(kWeights, {kOnDisk},
@@ -311,17 +313,31 @@ class StepCoster {
                [](const SharedRates& some) { return !some.rates.measured(); });
   }
 
-  // Each expert has its share of the rows. With few rows some have none.
-  double ExpertSeconds(double rows) const {
-    if (work_.expert_elements == 0) return 0;
+  // Rows pass through a mixture's experts together, but row by row: then those
+  // of each micro-batch do.
+  double ExpertPasses() const {
+    return policy_.schedule == Schedule::kRowByRow && layers_ > 1 ? batches_
+                                                                  : 1;
+  }
+  // The share of the experts that a row takes.
+  double ExpertShare() const {
     const MixtureSpec& mixture = model_.mixture;
-    const double share =
-        static_cast<double>(mixture.experts_per_token) / mixture.experts;
-    const double taken = 1 - std::pow(1 - share, rows);
+    return static_cast<double>(mixture.experts_per_token) / mixture.experts;
+  }
+  // The share that some row of a pass takes, if they choose evenly: only those
+  // are read.
+  double TakenExperts() const {
+    if (work_.expert_elements == 0) return 1;
+    return 1 - std::pow(1 - ExpertShare(), rows_ / ExpertPasses());
+  }
+  double ExpertSeconds() const {
+    if (work_.expert_elements == 0 || rows_ == 0) return 0;
+    const double taken = TakenExperts();
     double seconds = 0;
     for (const auto& [part, rates] : ranks_->experts) {
       seconds += rates.Multiply(part * taken * work_.expert_elements,
-                                rows * share / taken, batches_);
+                                rows_ / ExpertPasses() * ExpertShare() / taken,
+                                ExpertPasses());
     }
     return seconds;
   }
@@ -332,7 +348,7 @@ class StepCoster {
                       policy_.num_microbatches == 1 ||
                       policy_.schedule == Schedule::kRowByRow;
     const double rows = rows_ / batches_;
-    double seconds = layers_ * ExpertSeconds(rows);
+    double seconds = layers_ * ExpertSeconds();
     for (const auto& [share, rates] : ranks_->layers) {
       const double elements =
           share * (work_.attention_elements + work_.mlp_elements);

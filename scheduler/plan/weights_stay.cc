@@ -28,7 +28,7 @@ std::string WhyWeightsStay(const PlanRequest& request, const Plan& plan) {
   const double row_bytes = rows * ranks->work.exchanged_bytes;
   double weight_bytes = 0;
   for (const StageRanks::Kind& kind : ranks->kinds) {
-    weight_bytes += kind.count * static_cast<double>(kind.sizes.layer_bytes()) /
+    weight_bytes += kind.count * static_cast<double>(kind.sizes.layer_bytes) /
                     kind.sizes.num_layers();
   }
   weight_bytes *= (machine.ranks - 1.0) / machine.ranks;

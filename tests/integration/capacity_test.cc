@@ -121,6 +121,15 @@ DecoderSpec RandomModel(Random& random) {
     if (random.Chance(0.3)) spec.final_norm = false;
   }
   if (random.Chance(0.2)) spec.embed_dim = 16 * random.Any(1, 6);
+  if (kDevice != BackendKind::kCuda && random.Chance(0.3)) {
+    spec.mixture = {.experts = random.Any(1, 9),
+                    .expert_size = random.Of({1, 3}) * random.Any(8, 40)};
+    spec.mixture.experts_per_token = random.Any(1, spec.mixture.experts);
+    if (random.Chance(0.5)) spec.mixture.shared_size = random.Any(8, 200);
+    spec.mixture.expert_bias = random.Chance(0.3);
+    spec.layers.resize(spec.num_layers);
+    for (LayerSpec& layer : spec.layers) layer.mixture = random.Chance(0.7);
+  }
   return spec;
 }
 
@@ -187,7 +196,8 @@ std::unique_ptr<Case> RandomCase(uint32_t seed) {
       "case ", seed, ": ", c->spec.model_type, " hidden ", c->spec.hidden_size,
       " embed ", c->spec.embed_dim, " heads ", c->spec.num_heads, "/",
       c->spec.num_kv_heads, " x ", c->spec.head_dim, " inner ",
-      c->spec.intermediate_size, " vocab ", c->spec.vocab_size, " ",
+      c->spec.intermediate_size, " experts ", c->spec.mixture.experts, " x ",
+      c->spec.mixture.expert_size, " vocab ", c->spec.vocab_size, " ",
       DTypeName(policy.dtype), " layers [", options.layers.begin, ", ",
       options.layers.end, ") of ", layers, ", ", options.max_model_len,
       " positions, ", options.max_sequences, " sequences, ",

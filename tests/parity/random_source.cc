@@ -126,7 +126,7 @@ DecoderSpec FalconSpec(int32_t layers) {
 }
 
 DecoderSpec MixtureOfExperts(int32_t layers, RouterKind router) {
-  DecoderSpec spec = LlamaSpec(layers, 72, 4, 2, 130, 203);
+  DecoderSpec spec = LlamaSpec(layers, 64, 4, 2, 130, 203);
   spec.qk_norm = QkNorm::kEachHead;
   spec.mixture = {.experts = 7,
                   .experts_per_token = 3,

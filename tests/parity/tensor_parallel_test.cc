@@ -93,6 +93,32 @@ void ExpectSameByRanks(const DecoderSpec& spec, const TensorSource& source,
   }
 }
 
+// Experts narrower than a group, which ranks do not divide, and wider ones.
+class MixtureRanksTest : public testing::TestWithParam<int> {
+ protected:
+  DecoderSpec Spec() const {
+    if (GetParam() == 3) return GroupedMixture(3);
+    DecoderSpec spec = MixtureOfExperts(3, static_cast<RouterKind>(GetParam()));
+    if (GetParam() == 1) spec.mixture.expert_size = 256;
+    return spec;
+  }
+};
+
+TEST_P(MixtureRanksTest, Float32) {
+  ExpectSameByRanks(Spec(), RandomSource(5), {});
+}
+
+TEST_P(MixtureRanksTest, QuantizedBFloat16) {
+  StageChain::Options options;
+  options.policy.dtype = DType::kBFloat16;
+  options.policy.num_microbatches = 2;
+  options.policy.compress_weights =
+      GetParam() % 2 == 0 ? WeightFormat::kInt8 : WeightFormat::kInt4;
+  ExpectSameByRanks(Spec(), RandomSource(5), options, {2});
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixtures, MixtureRanksTest, testing::Range(0, 4));
+
 std::vector<std::string> GoldenModels() {
   std::vector<std::string> names;
   for (const auto& entry :

@@ -83,7 +83,7 @@ absl::StatusOr<float*> ResidentActivations::Acquire(size_t turn) {
 }
 
 absl::Status ResidentActivations::Release(size_t turn) {
-  if (turn >= step_->items.size()) x_[step_->turns[turn]].reset();
+  if (step_->in_head(turn)) x_[step_->turns[turn]].reset();
   return absl::OkStatus();
 }
 

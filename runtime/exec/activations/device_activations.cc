@@ -202,7 +202,7 @@ absl::StatusOr<float*> DeviceActivations::Acquire(size_t turn) {
 absl::Status DeviceActivations::Release(size_t turn) {
   const int32_t k = step_->turns[turn];
   Batch& batch = batches_[k];
-  if (turn >= step_->items.size()) {
+  if (step_->in_head(turn)) {
     // Nobody wants the stream any more. Others get the slot; that of a resident
     // one keeps what it has until the step is over.
     batch.home.reset();

@@ -44,6 +44,7 @@ DeviceWeights::~DeviceWeights() {
 absl::Status DeviceWeights::Keep(int unit, std::span<const std::byte> prefix) {
   if (units_.size() <= static_cast<size_t>(unit)) units_.resize(unit + 1);
   Unit& u = units_[unit];
+  u.resident = DeviceBuffer();  // of a packed unit that was damaged
   SLUICE_ASSIGN_OR_RETURN(u.resident,
                           context_.device->Allocate("weights", prefix.size()));
   IoCompletion done;
@@ -97,6 +98,12 @@ DeviceWeights::Slot* DeviceWeights::FreeSlot() {
   return nullptr;
 }
 
+bool DeviceWeights::WaitsForMore() {
+  return wanted_ >= 0 &&
+         std::none_of(slots_.begin(), slots_.end(),
+                      [&](const Slot& slot) { return slot.unit == wanted_; });
+}
+
 void DeviceWeights::Loop() {
   mu_.Lock();
   while (!stopping_) {
@@ -115,7 +122,7 @@ void DeviceWeights::Loop() {
     Slot* slot = FreeSlot();
     const int unit = order_.unit();
     if (slot == nullptr || !status_.ok() || unit < 0 ||
-        (!context_.overlap && wanted_ != unit)) {
+        (!context_.overlap && !WaitsForMore())) {
       changed_.Wait(&mu_);
       continue;
     }
@@ -146,7 +153,7 @@ StreamTotals DeviceWeights::totals() const {
 }
 
 bool DeviceWeights::layers_stay() const {
-  return std::none_of(units_.begin(), units_.begin() + num_layers_,
+  return std::none_of(units_.begin(), units_.begin() + num_layer_units_,
                       [](const Unit& unit) { return unit.streamed(); });
 }
 
@@ -194,9 +201,18 @@ absl::StatusOr<PackedView> DeviceWeights::Acquire(int index) {
   changed_.NotifyAll();
   const int64_t start = TraceNow();
   bool waited = false;
-  while (status_.ok() && (queue_.empty() || !slots_[queue_.front()].full)) {
-    waited = true;
-    changed_.Wait(&mu_);
+  while (status_.ok()) {
+    if (queue_.empty() || !slots_[queue_.front()].full) {
+      waited = true;
+      changed_.Wait(&mu_);
+      continue;
+    }
+    Slot& next = slots_[queue_.front()];
+    if (!units_[next.unit].skipped) break;
+    units_[next.unit].skipped = false;
+    next.unit = -1;
+    queue_.pop_front();
+    changed_.NotifyAll();
   }
   if (waited) {
     stall_seconds_ += static_cast<double>(TraceNow() - start) * 1e-9;
@@ -211,6 +227,11 @@ absl::StatusOr<PackedView> DeviceWeights::Acquire(int index) {
   queue_.pop_front();
   view.high = slot.buffer.as<std::byte>();
   return view;
+}
+
+absl::Status DeviceWeights::Skip(int index) {
+  units_[index].skipped = units_[index].streamed();
+  return absl::OkStatus();
 }
 
 absl::Status DeviceWeights::Release(int index) {
@@ -230,7 +251,10 @@ void DeviceWeights::Reset() {
   resetting_ = true;
   changed_.NotifyAll();
   while (resetting_) changed_.Wait(&mu_);
-  for (Unit& unit : units_) unit.held_slot = -1;
+  for (Unit& unit : units_) {
+    unit.held_slot = -1;
+    unit.skipped = false;
+  }
 }
 
 }  // namespace sluice

@@ -17,6 +17,7 @@
 #include "runtime/exec/weights/weights.h"
 #include "runtime/memory/device.h"
 #include "runtime/memory/disk/io_completion.h"
+#include "runtime/placement/weight_units.h"
 
 namespace sluice {
 
@@ -42,6 +43,8 @@ class DeviceWeights : public Weights {
   // The first error, of the store or of a copy, sticks until Reset().
   absl::StatusOr<PackedView> Acquire(int unit) override;
   // Waits until the device has computed with the unit.
+  // The unit is brought all the same, and then passed by.
+  absl::Status Skip(int unit) override;
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
   void Reset() override;
@@ -51,6 +54,7 @@ class DeviceWeights : public Weights {
  private:
   struct Unit : Cut {
     DeviceBuffer resident;
+    bool skipped = false;  // when it comes next
   };
   struct Slot {
     DeviceBuffer buffer;
@@ -61,7 +65,8 @@ class DeviceWeights : public Weights {
   static constexpr int kInFlight = 2;
 
   explicit DeviceWeights(const StreamContext& context)
-      : context_(context), num_layers_(context.layers.size()) {}
+      : context_(context),
+        num_layer_units_(context.units->first[context.layers.size()]) {}
   // Serves as WeightStore::Options::to_device. Charged to the device.
   absl::Status Keep(int unit, std::span<const std::byte> prefix);
   // Starts the thread; others then use the store only for what it tells.
@@ -69,13 +74,16 @@ class DeviceWeights : public Weights {
   void Loop();
   absl::Status Fill(int unit, const Slot& slot);
   UnitOrder FirstSweep() const {
-    return {num_layers_, static_cast<int>(units_.size()) - num_layers_};
+    return {num_layer_units_,
+            static_cast<int>(units_.size()) - num_layer_units_};
   }
   void SkipResident() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Whether Acquire waits for a unit that is yet to be begun.
+  bool WaitsForMore() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Slot* FreeSlot() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const StreamContext context_;
-  const int num_layers_;  // further units are the head's
+  const int num_layer_units_;  // further units are the head's
   std::unique_ptr<WeightStore> store_;
   std::vector<Unit> units_;
   bool streams_ = false;

@@ -2,14 +2,14 @@
 
 namespace sluice {
 
-// The order in which sweeps use the units of a stage's weights: its layers,
-// then the sections of its head, if it has any. A sweep may go through its
+// The order in which sweeps use the units of a stage's weights: those of its
+// layers, then those of its head, if it has any. A sweep may go through its
 // layers several times (row by row), and then through the head several times or
 // not at all: which, is known when it begins. Whoever reads ahead may go
 // through a coming sweep's layers once before.
 class UnitOrder {
  public:
-  // Begins at the first sweep's first unit. `layers` > 0.
+  // Begins at the first sweep's first unit. `layers`, units of all layers, > 0.
   UnitOrder(int layers, int sections) : layers_(layers), sections_(sections) {}
 
   // Says how often the sweep that begins uses layers and head; unit() may have

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/blocks.h"
@@ -33,22 +34,29 @@ absl::StatusOr<std::unique_ptr<WeightStore>> WeightStore::Load(
   return self;
 }
 
-absl::Status WeightStore::LoadUnits(const Progress& progress) {
+std::string WeightStore::NameOf(int packed) const {
   const LayerRange layers = options_.context.layers;
-  const int sections = num_units() - layers.size();
-  units_.resize(num_units());
-  for (int i = 0; i < num_units(); ++i) {
-    units_[i].name =
-        i < layers.size() ? absl::StrFormat("layer-%04d", layers.begin + i)
-        : sections == 1   ? "head"
-                          : absl::StrFormat("head-%04d", i - layers.size());
+  if (packed < layers.size()) {
+    return absl::StrFormat("layer-%04d", layers.begin + packed);
   }
-  for (int i = 0; i < num_units(); ++i) {
-    SLUICE_RETURN_IF_ERROR(Annotate(LoadUnit(i, progress), units_[i].name));
-    if (options_.units[i].device_end > 0) {
-      SLUICE_RETURN_IF_ERROR(Annotate(MoveToDevice(i), units_[i].name));
-    }
-    units_[i].resident.PinFor(options_.context.device);
+  return known().num_packed() == layers.size() + 1
+             ? "head"
+             : absl::StrFormat("head-%04d", packed - layers.size());
+}
+
+std::string WeightStore::LabelOf(int packed) const {
+  const LayerRange layers = options_.context.layers;
+  return packed < layers.size()
+             ? absl::StrCat("weights layer ", layers.begin + packed)
+             : NameOf(packed);
+}
+
+absl::Status WeightStore::LoadUnits(const Progress& progress) {
+  units_.resize(num_units());
+  files_.resize(known().num_packed());
+  for (int packed = 0; packed < known().num_packed(); ++packed) {
+    SLUICE_RETURN_IF_ERROR(
+        Annotate(LoadPacked(packed, progress), NameOf(packed)));
   }
   if (!streams()) return absl::OkStatus();
   // Two at least: one in use, one being filled.
@@ -75,59 +83,71 @@ absl::Status WeightStore::Pack(int index, const Progress& progress,
                          *options_.source, progress, to);
 }
 
-absl::Status WeightStore::LoadUnit(int index, const Progress& progress) {
-  Unit& unit = units_[index];
-  const UnitPlacement& place = options_.units[index];
-  const size_t bytes = place.bytes;
-  const size_t resident = place.host_end;
-  const std::string label =
-      index < options_.context.layers.size()
-          ? absl::StrCat("weights layer ",
-                         options_.context.layers.begin + index)
-          : unit.name;
-  if (options_.packed_files == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(
-        unit.resident,
-        HostBuffer::Create(label, bytes, options_.context.memory));
-    unit.Set(bytes, bytes, bytes);
-    return Pack(index, progress,
-                PackedWindow::Whole(unit.resident.as<std::byte>(), bytes));
+absl::Status WeightStore::LoadPacked(int packed, const Progress& progress) {
+  const int begin = known().first[packed], end = known().first[packed + 1];
+  const auto load = [&](absl::FunctionRef<absl::Status(int)> unit) {
+    for (int i = begin; i < end; ++i) {
+      SLUICE_RETURN_IF_ERROR(unit(i));
+      if (options_.units[i].device_end > 0) {
+        SLUICE_RETURN_IF_ERROR(MoveToDevice(i));
+      }
+      units_[i].resident.PinFor(options_.context.device);
+    }
+    return absl::OkStatus();
+  };
+  for (int i = begin; i < end; ++i) {
+    const UnitPlacement& place = options_.units[i];
+    units_[i].begin = known().all[i].begin;
+    units_[i].packed = packed;
+    const bool on_disk = options_.packed_files != nullptr;
+    units_[i].Set(place.bytes, on_disk ? place.host_end : place.bytes,
+                  on_disk ? place.host_split : place.bytes);
   }
-  bool packed = false;
-  SLUICE_ASSIGN_OR_RETURN(unit.packed, options_.packed_files->Get(
-                                           unit.name, bytes,
-                                           [&](const PackedWindow& to) {
-                                             packed = true;
-                                             unit.resident = HostBuffer();
-                                             return Pack(index, progress, to);
-                                           },
-                                           [&](const PackedFile& packed) {
-                                             return ReadResident(index, label,
-                                                                 packed);
-                                           }));
-  if (!packed) SLUICE_RETURN_IF_ERROR(progress(bytes));
-  unit.Set(bytes, resident, place.host_split);
-  return absl::OkStatus();
+  if (options_.packed_files == nullptr) {
+    return load([&](int i) -> absl::Status {
+      Unit& unit = units_[i];
+      SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                              HostBuffer::Create(LabelOf(packed), unit.bytes,
+                                                 options_.context.memory));
+      return Pack(
+          packed, progress,
+          {unit.resident.as<std::byte>(), unit.begin, unit.begin + unit.bytes});
+    });
+  }
+  bool is_new = false;
+  SLUICE_ASSIGN_OR_RETURN(
+      files_[packed],
+      options_.packed_files->Get(
+          NameOf(packed), known().packed_bytes(packed),
+          [&](const PackedWindow& to) {
+            is_new = true;
+            for (int i = begin; i < end; ++i) units_[i].resident = HostBuffer();
+            return Pack(packed, progress, to);
+          },
+          [&](const PackedFile& file) {
+            return load([&](int i) { return ReadResident(i, file); });
+          }));
+  return is_new ? absl::OkStatus() : progress(known().packed_bytes(packed));
 }
 
-absl::Status WeightStore::ReadResident(int index, const std::string& label,
-                                       const PackedFile& packed) {
+absl::Status WeightStore::ReadResident(int index, const PackedFile& packed) {
   Unit& unit = units_[index];
   const size_t resident = options_.units[index].host_end;
+  unit.resident_begin = 0;
   if (resident == 0) return absl::OkStatus();
-  SLUICE_ASSIGN_OR_RETURN(
-      unit.resident,
-      HostBuffer::Create(label, resident, options_.context.memory));
+  SLUICE_ASSIGN_OR_RETURN(unit.resident,
+                          HostBuffer::Create(LabelOf(unit.packed), resident,
+                                             options_.context.memory));
   IoCompletion done;
   for (size_t begin = 0; begin < resident; begin += kLoadBytes) {
     const size_t size = std::min(kLoadBytes, resident - begin);
     done.Expect(1);
-    options_.context.io->Read(packed.file(), packed.packed_offset() + begin,
-                              {unit.resident.as<std::byte>() + begin, size},
-                              &done, {"weights"});
+    options_.context.io->Read(
+        packed.file(), packed.packed_offset() + unit.begin + begin,
+        {unit.resident.as<std::byte>() + begin, size}, &done, {"weights"});
     SLUICE_RETURN_IF_ERROR(done.Wait());
   }
-  return packed.Check(0, {unit.resident.as<std::byte>(), resident});
+  return packed.Check(unit.begin, {unit.resident.as<std::byte>(), resident});
 }
 
 absl::Status WeightStore::MoveToDevice(int index) {
@@ -138,9 +158,8 @@ absl::Status WeightStore::MoveToDevice(int index) {
       options_.to_device(index, {unit.resident.as<std::byte>(), begin}));
   HostBuffer kept;
   if (rest > 0) {
-    SLUICE_ASSIGN_OR_RETURN(
-        kept, HostBuffer::Create(absl::StrCat("weights ", unit.name), rest,
-                                 options_.context.memory));
+    SLUICE_ASSIGN_OR_RETURN(kept, HostBuffer::Create(LabelOf(unit.packed), rest,
+                                                     options_.context.memory));
     std::memcpy(kept.data(), unit.resident.as<std::byte>() + begin, rest);
   }
   unit.resident = std::move(kept);
@@ -154,7 +173,11 @@ void WeightStore::BeginStep(int layer_passes, int head_passes) {
 }
 
 void WeightStore::SkipResident() {
-  while (order_.unit() >= 0 && !units_[order_.unit()].streamed()) order_.Next();
+  while (order_.unit() >= 0 &&
+         (!units_[order_.unit()].streamed() || units_[order_.unit()].skipped)) {
+    units_[order_.unit()].skipped = false;
+    order_.Next();
+  }
 }
 
 void WeightStore::Begin(Slot& slot, int unit) {
@@ -177,8 +200,9 @@ void WeightStore::Issue(Slot& slot, size_t end) {
   const Unit& unit = units_[slot.unit];
   if (end <= slot.issued) return;
   slot.done->Expect(1);
+  const PackedFile& file = *files_[unit.packed];
   options_.context.io->Read(
-      unit.packed->file(), unit.packed->packed_offset() + slot.issued,
+      file.file(), file.packed_offset() + unit.begin + slot.issued,
       {slot.buffer.as<std::byte>() + (slot.issued - unit.slot_begin),
        end - slot.issued},
       slot.done.get(), {"weights", {{{"unit", slot.unit}}}});
@@ -189,7 +213,9 @@ void WeightStore::Issue(Slot& slot, size_t end) {
 void WeightStore::ReadAhead(double share) {
   if (!streams() || !options_.context.overlap) return;
   for (Slot& slot : slots_) {
-    if (slot.unit < 0 && order_.unit() >= 0) Begin(slot, order_.unit());
+    const int next = order_.unit();
+    if (next < 0 || (next >= held_begin_ && next < held_end_)) break;
+    if (slot.unit < 0) Begin(slot, next);
   }
   // All slots but the last are filled wholly: it is their turn before.
   for (size_t i = 0; i < filling_.size(); ++i) {
@@ -222,7 +248,7 @@ absl::StatusOr<PackedView> WeightStore::Acquire(int index) {
     Begin(*slot, index);
   }
   if (slot == nullptr || slot->unit != index) {
-    return Internal("weights of ", unit.name, " are not next");
+    return Internal("weights of ", NameOf(unit.packed), " are not next");
   }
   Issue(*slot, unit.bytes);
   SLUICE_RETURN_IF_ERROR(WaitTimed(*slot->done, &totals_.stall_seconds));
@@ -232,9 +258,10 @@ absl::StatusOr<PackedView> WeightStore::Acquire(int index) {
   return View(unit, slot);
 }
 
-absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
+absl::Status WeightStore::CheckStreamed(const Unit& unit, const Slot& slot) {
   const size_t bytes = unit.bytes;
-  const size_t granule = unit.packed->granule();
+  const PackedFile& file = *files_[unit.packed];
+  const size_t granule = file.granule();
   const size_t begin = unit.kept_end;
   // A task checks sixteen granules.
   const size_t piece = 16 * granule;
@@ -244,8 +271,9 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
   const auto check = [&](int task, int) {
     const size_t from = begin + task * piece;
     const size_t size = std::min(piece, bytes - from);
-    const absl::Status status = unit.packed->Check(
-        from, {slot.buffer.as<std::byte>() + (from - unit.slot_begin), size});
+    const absl::Status status = file.Check(
+        unit.begin + from,
+        {slot.buffer.as<std::byte>() + (from - unit.slot_begin), size});
     if (status.ok()) return;
     MutexLock lock(&mu);
     if (first.ok()) first = status;
@@ -256,7 +284,7 @@ absl::Status WeightStore::CheckStreamed(Unit& unit, const Slot& slot) {
     for (int task = 0; task < tasks; ++task) check(task, 0);
   }
   // The next load makes a damaged packed unit anew.
-  if (!first.ok()) unit.packed->Remove();
+  if (!first.ok()) file.Remove();
   return first;
 }
 
@@ -269,6 +297,23 @@ PackedView WeightStore::View(const Unit& unit, const Slot* slot) const {
           unit.slot_begin};
 }
 
+absl::Status WeightStore::Skip(int index) {
+  Unit& unit = units_[index];
+  if (!unit.streamed()) return absl::OkStatus();
+  for (size_t i = 0; i < filling_.size(); ++i) {
+    Slot& slot = slots_[filling_[i]];
+    if (slot.unit != index) continue;
+    // What is on its way has to arrive.
+    SLUICE_RETURN_IF_ERROR(WaitTimed(*slot.done, &totals_.stall_seconds));
+    slot.unit = -1;
+    filling_.erase(filling_.begin() + static_cast<int64_t>(i));
+    return absl::OkStatus();
+  }
+  unit.skipped = true;
+  SkipResident();
+  return absl::OkStatus();
+}
+
 absl::Status WeightStore::Release(int index) {
   int& held = units_[index].held_slot;
   if (held >= 0) slots_[held].unit = -1;
@@ -277,8 +322,7 @@ absl::Status WeightStore::Release(int index) {
 }
 
 bool WeightStore::layers_stay() const {
-  return std::none_of(units_.begin(),
-                      units_.begin() + options_.context.layers.size(),
+  return std::none_of(units_.begin(), units_.begin() + num_layer_units(),
                       [](const Unit& unit) { return unit.streamed(); });
 }
 
@@ -288,10 +332,13 @@ void WeightStore::Reset() {
     slot.done->Wait().IgnoreError();
     slot.unit = -1;
   }
-  for (Unit& unit : units_) unit.held_slot = -1;
+  for (Unit& unit : units_) {
+    unit.held_slot = -1;
+    unit.skipped = false;
+  }
   filling_.clear();
-  order_ = UnitOrder(options_.context.layers.size(),
-                     num_units() - options_.context.layers.size());
+  held_begin_ = held_end_ = 0;
+  order_ = UnitOrder(num_layer_units(), num_units() - num_layer_units());
   SkipResident();
   ReadAhead(1);
 }

@@ -21,6 +21,7 @@
 #include "runtime/memory/host_buffer.h"
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/placement/weight_placement.h"
+#include "runtime/placement/weight_units.h"
 #include "runtime/weights/packed_view.h"
 #include "runtime/weights/packed_window.h"
 
@@ -34,7 +35,7 @@ class WeightStore : public Weights {
     // All pointers must outlive the store.
     StreamContext context;
     const TensorSource* source = nullptr;  // while loading only
-    // The places of the bytes of each layer and of each section of the head.
+    // The places of the bytes of each unit of the context.
     std::vector<UnitPlacement> units;
     // The slots for streamed weights, 2 or more to read further ahead, and the
     // bytes of each; 0: nothing is streamed.
@@ -61,6 +62,11 @@ class WeightStore : public Weights {
   void BeginStep(int layer_passes, int head_passes) override;
   absl::StatusOr<PackedView> Acquire(int unit) override;
   void ReadAhead(double share) override;
+  absl::Status Skip(int unit) override;
+  void HoldBack(int begin, int end) override {
+    held_begin_ = begin;
+    held_end_ = end;
+  }
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
   void Reset() override;
@@ -68,10 +74,11 @@ class WeightStore : public Weights {
 
  private:
   struct Unit : Cut {
-    std::string name;
+    size_t begin = 0;  // in its packed unit
+    int packed = 0;    // that one
     HostBuffer resident;
     size_t resident_begin = 0;  // what lies before is on a device
-    std::unique_ptr<PackedFile> packed;
+    bool skipped = false;       // the next time that it is next
   };
   struct Slot {
     HostBuffer buffer;
@@ -83,16 +90,24 @@ class WeightStore : public Weights {
   bool streams() const { return options_.slot_bytes > 0; }
   explicit WeightStore(const Options& options) : options_(options) {}
   absl::Status LoadUnits(const Progress& progress);
-  absl::Status LoadUnit(int index, const Progress& progress);
-  // Reads what is to stay in memory of a unit's packed unit, and checks that.
-  absl::Status ReadResident(int index, const std::string& label,
-                            const PackedFile& packed);
-  absl::Status Pack(int index, const Progress& progress,
+  // Loads the units of a packed unit.
+  absl::Status LoadPacked(int packed, const Progress& progress);
+  // Reads what is to stay in memory of a unit, and checks that.
+  absl::Status ReadResident(int index, const PackedFile& packed);
+  // Packs what a window of a packed unit has.
+  absl::Status Pack(int packed, const Progress& progress,
                     const PackedWindow& to);
   absl::Status MoveToDevice(int index);
+  // Return what a packed unit is called on disk, and in a budget.
+  std::string NameOf(int packed) const;
+  std::string LabelOf(int packed) const;
+  const WeightUnits& known() const { return *options_.context.units; }
+  int num_layer_units() const {
+    return known().first[options_.context.layers.size()];
+  }
   void Begin(Slot& slot, int unit);
   void Issue(Slot& slot, size_t end);
-  absl::Status CheckStreamed(Unit& unit, const Slot& slot);
+  absl::Status CheckStreamed(const Unit& unit, const Slot& slot);
   PackedView View(const Unit& unit, const Slot* slot) const;
   // Has order_ stand at a unit that is streamed, or before the next sweep.
   void SkipResident();
@@ -100,8 +115,10 @@ class WeightStore : public Weights {
   const Options options_;
   StreamTotals totals_;
   std::vector<Unit> units_;
+  std::vector<std::unique_ptr<PackedFile>> files_;  // of packed units, on disk
   std::vector<Slot> slots_;
-  UnitOrder order_{1, 0};    // stands at the unit to be begun next
+  UnitOrder order_{1, 0};              // stands at the unit to be begun next
+  int held_begin_ = 0, held_end_ = 0;  // units that are held back
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };
 

@@ -11,10 +11,10 @@
 
 namespace sluice {
 
-// The weights of one stage, wherever they lie, by units: its layers, then the
-// sections of its head. What is not where it is computed with is brought there,
-// sweep after sweep, ahead of its use as far as there are slots. Used by one
-// thread.
+// The weights of one stage, wherever they lie, by units (WeightUnits): those of
+// its layers, then of its head. What is not where it is computed with is
+// brought there, sweep after sweep, ahead of its use as far as there are slots.
+// Used by one thread.
 class Weights {
  public:
   virtual ~Weights() = default;
@@ -22,14 +22,20 @@ class Weights {
   // were all used.
   virtual void BeginStep(int layer_passes, int head_passes) = 0;
   // Waits until the unit's weights are there, to be computed with until its
-  // release. Units are acquired in the order of the step. The first time that a
-  // unit comes from disk it is checked: kDataLoss, and the damaged packed unit
-  // is removed.
+  // release. Units are acquired in the order of the step. Each time that a unit
+  // comes from disk it is checked: kDataLoss, and the damaged packed unit is
+  // removed.
   virtual absl::StatusOr<PackedView> Acquire(int unit) = 0;
+  // Says that the step does not use a unit that is yet to be acquired in it: it
+  // need not be brought.
+  virtual absl::Status Skip(int unit) = 0;
   // Lets the reading ahead begun by the last Release go on up to this share of
   // its unit: called before each micro-batch of a layer, so that other traffic
   // does not wait behind a whole layer.
   virtual void ReadAhead(double share) {}
+  // Nothing is read ahead of units [begin, end), until told otherwise: which of
+  // them are wanted is not known yet.
+  virtual void HoldBack(int begin, int end) {}
   // Lets what was brought for the unit be overwritten.
   virtual absl::Status Release(int unit) = 0;
   // Whether no layer has to be brought.

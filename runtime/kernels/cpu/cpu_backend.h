@@ -135,6 +135,12 @@ class CpuBackend : public Backend {
   // Begins what a mixture makes of rows with its shared expert, or with 0.
   absl::Status BeginMixed(const LayerLayout& w, const PackedView& packed,
                           int32_t rows, float* mixed);
+  // Returns where a layer's norm of what its mixture makes is kept: weight and
+  // bias, [2, hidden]. Those of neighbouring layers are in use together.
+  float* MixtureNorm(int layer) {
+    return mixed_.as<float>() +
+           (options_.mixture_rows + 2 * int64_t{layer % 2}) * spec_.hidden_size;
+  }
   // Brings the choices of all rows into the order of experts and rows.
   void SortChoices();
   absl::Status AddMlp(int layer, const PackedLayer& packed,

@@ -53,16 +53,14 @@ absl::Status CpuBackend::Route(int layer, const PackedLayer& packed,
   sorted_ = false;
   // The norm that takes what the mixture makes is kept, as the layer's other
   // weights may be gone by then.
-  const auto keep = [&](const VectorLayout& from, int64_t to) {
-    if (from.length == 0) return;
-    std::memcpy(mixed_.as<float>() + (options_.mixture_rows + to) * hidden,
-                from.In(view), from.bytes());
+  const auto keep = [&](const VectorLayout& from, float* to) {
+    if (from.length > 0) std::memcpy(to, from.In(view), from.bytes());
   };
   if (spec_.norms_outputs()) {
-    keep(w.down_norm, 0);
+    keep(w.down_norm, MixtureNorm(layer));
   } else if (spec_.norm_place == NormPlace::kSum) {
-    keep(w.norm2.weight, 0);
-    keep(w.norm2.bias, 1);
+    keep(w.norm2.weight, MixtureNorm(layer));
+    keep(w.norm2.bias, MixtureNorm(layer) + hidden);
   }
   return BeginMixed(w, view, batch.rows, mixed_.as<float>() + at * hidden);
 }
@@ -167,10 +165,6 @@ absl::Status CpuBackend::RunExpert(int layer, int expert,
 absl::Status CpuBackend::AddExperts(int layer, const BatchView& batch,
                                     int32_t at, float* x) {
   SLUICE_RETURN_IF_ERROR(checks_.Rows(x, batch.rows));
-  if (at + batch.rows > routed_rows_) {
-    return Internal("rows [", at, ", ", at + batch.rows, ") of a mixture of ",
-                    routed_rows_);
-  }
   const int64_t hidden = spec_.hidden_size;
   const size_t row_bytes = hidden * sizeof(float);
   float* const mixed = mixed_.as<float>() + at * hidden;
@@ -182,8 +176,7 @@ absl::Status CpuBackend::AddExperts(int layer, const BatchView& batch,
   NormLayout norm;
   norm.weight = {0, (sum ? w.norm2.weight : w.down_norm).length};
   if (sum) norm.bias = {row_bytes, w.norm2.bias.length};
-  const PackedView kept =
-      PackedView::Whole(mixed_.as<float>() + options_.mixture_rows * hidden);
+  const PackedView kept = PackedView::Whole(MixtureNorm(layer));
   ForRows(pool_, batch.rows, [&](int32_t row) {
     float* const made = mixed + row * hidden;
     float* const out = x + row * hidden;

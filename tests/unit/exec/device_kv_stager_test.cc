@@ -77,7 +77,7 @@ class DeviceKvStagerTest : public testing::Test {
       }
     }
     step_.num_batches = batches.size();
-    step_.Order(layers, /*row_by_row=*/false, /*head=*/false);
+    step_.Order(layers, /*row_by_row=*/false, /*head=*/false, /*added=*/false);
     stager_->BeginStep(&step_);
   }
   absl::Status Acquire(size_t item) {

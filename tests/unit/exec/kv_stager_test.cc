@@ -70,7 +70,8 @@ class KvStagerTest : public testing::Test {
                              {0, 0, kPagesEach}, &tables_)
                       .ok());
     }
-    step_.Order(kStreamedLayers, /*row_by_row=*/false, /*head=*/false);
+    step_.Order(kStreamedLayers, /*row_by_row=*/false, /*head=*/false,
+                /*added=*/false);
     stager_->BeginStep(&step_);
   }
 

@@ -287,13 +287,20 @@ TEST(WeightPlacementTest, EvenLevel) {
   EXPECT_EQ(EvenLevel({}, 5), 0);
 }
 
+std::vector<UnitPlacement> Placed(const std::vector<size_t>& bytes,
+                                  const TierFractions& fractions) {
+  std::vector<size_t> granules;
+  for (const size_t b : bytes) granules.push_back(PlacementGranule(b));
+  return PlaceWeights(bytes, granules, fractions);
+}
+
 // The head of a small model is larger than a layer; no slot need be.
 TEST(WeightPlacementTest, UnitsGiveUpTheSame) {
   std::vector<size_t> bytes(22, 88'080'384);
   bytes.push_back(131'072'000);
   const double all = 22 * 88'080'384.0 + 131'072'000;
   for (const double disk : {0.1, 0.3, 0.7, 0.95}) {
-    const auto units = PlaceWeights(bytes, {0, 1 - disk, disk});
+    const auto units = Placed(bytes, {0, 1 - disk, disk});
     size_t most = 0;
     for (const UnitPlacement& unit : units) {
       most = std::max(most, unit.disk_bytes());
@@ -314,7 +321,7 @@ TEST(WeightPlacementTest, SharesAddUpAndAreEven) {
                                                            {0.01, 0, 0.99}}) {
     const std::vector<size_t> bytes = {90'112,    90'112, 90'112,
                                        1'232'896, 4'096,  90'112};
-    const auto units = PlaceWeights(bytes, f);
+    const auto units = Placed(bytes, f);
     ASSERT_EQ(units.size(), bytes.size());
     double total = 0, device = 0, host = 0;
     for (size_t i = 0; i < units.size(); ++i) {

@@ -9,8 +9,9 @@
 namespace sluice {
 
 std::string PlacementName(int model) {
-  const char* const names[kPlacementModels] = {
-      "qwen3", "opt", "gemma", "olmo", "parallel", "bloom", "falcon"};
+  const char* const names[kPlacementModels] = {"qwen3",  "opt",      "gemma",
+                                               "olmo",   "parallel", "bloom",
+                                               "falcon", "mixture"};
   return names[model];
 }
 
@@ -20,6 +21,7 @@ DecoderSpec PlacementSpec(int model) {
   if (model == 4) return ParallelSpec(4);
   if (model == 5) return BloomSpec(4);
   if (model == 6) return FalconSpec(4);
+  if (model == 7) return MixtureOfExperts(4, RouterKind::kSigmoid);
   if (model == 0) {
     DecoderSpec spec = LlamaSpec(4, 96, 6, 2, 200, 301);
     spec.qk_norm = QkNorm::kEachHead;

@@ -16,7 +16,7 @@ namespace sluice {
 // Return what the tests of placement run: a small model, of Qwen3's kind (0),
 // OPT's (1), or another of kPlacementModels, and prompts of many lengths that
 // enter one after the other.
-inline constexpr int kPlacementModels = 7;
+inline constexpr int kPlacementModels = 8;
 DecoderSpec PlacementSpec(int model);
 std::string PlacementName(int model);
 std::vector<ChainRequest> PlacementRequests(int32_t vocab);

@@ -264,10 +264,11 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   };
   // In the header, and in what stays in memory: made anew at once.
   flip(packed_files[0], 0);
-  flip(packed_files[1], 0.2);
+  flip(packed_files[1], 4200.0 / static_cast<double>(std::filesystem::file_size(
+                                     packed_files[1])));
   EXPECT_EQ(*run(), *expected);
   // In what is streamed: found when it first comes. The run after it is well.
-  flip(packed_files[2], 0.9);
+  flip(packed_files[2], 0.99);
   const auto damaged = run();
   EXPECT_TRUE(absl::IsDataLoss(damaged.status())) << damaged.status();
   EXPECT_NE(damaged.status().message().find(packed_files[2].string()),
@@ -281,7 +282,7 @@ TEST_P(StagePlacementTest, ImagesAreReusedAndDamagedOnesMadeAnew) {
   const auto before = RunRequests(**chain, requests, 1);
   ASSERT_TRUE(before.ok()) << before.status();
   EXPECT_EQ(*before, *expected);
-  flip(packed_files[2], 0.9);
+  flip(packed_files[2], 0.99);
   EXPECT_TRUE(absl::IsDataLoss(RunRequests(**chain, requests, 1).status()));
   EXPECT_EQ(*run(), *expected);
   // Other weights are other packed units.
@@ -351,6 +352,60 @@ TEST_P(StagePlacementTest, AutomaticPlacementUsesWhatIsThere) {
     last_resident = resident;
   }
   EXPECT_EQ(last_resident, weights);
+}
+
+// A device gets a mixture's core and experts one by one; those that no row
+// takes are passed by.
+TEST(StagePlacement, MixturesOnADeviceHaveTheSameBits) {
+  DecoderSpec spec = MixtureOfExperts(4, RouterKind::kSoftmax);
+  spec.mixture.experts = 20;
+  TempDir dir = TempDir::OnDisk();
+  Outcome expected;
+  RunPlacement(spec, {.policy = With("w=0/100/0")}, &expected);
+  ASSERT_FALSE(testing::Test::HasFatalFailure());
+  for (const char* const keys :
+       {"w=100/0/0", "w=0/100/0", "w=20/30/50", "w=0/0/100 overlap=off",
+        "w=10/40/50 h=0/0/100 num-microbatches=3", "w=0/50/50 schedule=row"}) {
+    SCOPED_TRACE(keys);
+    Outcome run;
+    RunPlacement(spec,
+                 {.policy = With(keys),
+                  .disk_dir = dir.path(),
+                  .cuts = {2},
+                  .device_bytes = uint64_t{256} << 20},
+                 &run);
+    ASSERT_FALSE(testing::Test::HasFatalFailure());
+    EXPECT_EQ(run.tokens, expected.tokens);
+    EXPECT_EQ(run.logits, expected.logits);
+  }
+}
+
+// A row takes a few experts of each layer: no others are read.
+TEST(StagePlacement, OnlyExpertsThatARowTakesAreRead) {
+  DecoderSpec spec = MixtureOfExperts(2, RouterKind::kSoftmax);
+  spec.mixture.experts = 40;
+  spec.mixture.experts_per_token = 2;
+  for (LayerSpec& layer : spec.layers) layer.mixture = true;
+  TempDir dir = TempDir::OnDisk();
+  StageChain::Options options;
+  options.disk_dir = dir.path().string();
+  options.policy = With("w=0/0/100 num-microbatches=1");
+  auto chain = StageChain::Create(spec, RandomSource(3), options);
+  ASSERT_TRUE(chain.ok()) << chain.status();
+  const auto read = [&](std::vector<int32_t> prompt, int tokens, int64_t id) {
+    const uint64_t before = (*chain)->stage(0).stats().disk_read_bytes;
+    ChainRequest request;
+    request.prompt = std::move(prompt);
+    request.new_tokens = tokens;
+    EXPECT_TRUE(RunRequests(**chain, {request}, 1, id).ok());
+    return (*chain)->stage(0).stats().disk_read_bytes - before;
+  };
+  std::vector<int32_t> all(200);
+  for (int i = 0; i < 200; ++i) all[i] = i % spec.vocab_size;
+  const uint64_t whole = read(all, 1, 0);  // most experts have rows
+  const uint64_t four_steps = read({1}, 4, 1);
+  EXPECT_LT(four_steps, whole);
+  EXPECT_GT(four_steps, whole / 10);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, StagePlacementTest,

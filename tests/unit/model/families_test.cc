@@ -44,6 +44,55 @@ std::vector<int32_t> Rotaries(const DecoderSpec& spec) {
   return rotaries;
 }
 
+std::vector<bool> Mixtures(const DecoderSpec& spec) {
+  std::vector<bool> mixtures;
+  for (const LayerSpec& layer : spec.layers) mixtures.push_back(layer.mixture);
+  return mixtures;
+}
+
+TEST(FamiliesTest, Qwen3Moe) {
+  // As Qwen3-30B-A3B's, with a layer that has no experts.
+  const std::string config =
+      R"({"model_type": "qwen3_moe", "num_hidden_layers": 3, "num_experts": 128,
+          "hidden_size": 2048, "head_dim": 128, "moe_intermediate_size": 768,
+          "norm_topk_prob": true, "mlp_only_layers": [0], "rope_theta": 1e6,
+          "num_experts_per_tok": )";
+  const DecoderSpec spec = Parse(config + "8}");
+  EXPECT_THAT(Mixtures(spec), ElementsAre(false, true, true));
+  EXPECT_EQ(spec.mixture.experts, 128);
+  EXPECT_EQ(spec.mixture.experts_per_token, 8);
+  EXPECT_EQ(spec.mixture.router, RouterKind::kSoftmax);
+  EXPECT_TRUE(spec.mixture.normalize);
+  EXPECT_EQ(spec.widest_inner(), 6144);
+  const std::vector<TensorRef> tensors = LayerTensors(spec, 1);
+  EXPECT_EQ(tensors.back().name,
+            "model.layers.1.mlp.experts.127.down_proj.weight");
+  EXPECT_THAT(tensors.back().shape, ElementsAre(2048, 768));
+  EXPECT_EQ(LayerTensor(spec, TensorRole::kRouterWeight).name,
+            "model.layers.1.mlp.gate.weight");
+  EXPECT_THAT(LayerTensor(spec, TensorRole::kRouterWeight).shape,
+              ElementsAre(128, 2048));
+  EXPECT_THAT(
+      ParseDecoderSpec(config + "129}").status().message(),
+      HasSubstr("num_experts_per_tok is 129, but there are 128 experts"));
+}
+
+TEST(FamiliesTest, Mixtral) {
+  const DecoderSpec spec = Parse(
+      R"({"model_type": "mixtral", "num_hidden_layers": 2, "rope_theta": 1e6})");
+  EXPECT_THAT(Mixtures(spec), ElementsAre(true, true));
+  EXPECT_EQ(spec.mixture.expert_size, 14336);
+  EXPECT_EQ(LayerTensor(spec, TensorRole::kRouterWeight).name,
+            "model.layers.1.block_sparse_moe.gate.weight");
+  EXPECT_EQ(LayerTensors(spec, 1).back().name,
+            "model.layers.1.block_sparse_moe.experts.7.w2.weight");
+  EXPECT_THAT(ParseDecoderSpec(
+                  R"({"model_type": "mixtral", "num_local_experts": 4000})")
+                  .status()
+                  .message(),
+              HasSubstr("times num_local_experts (4000) must be at most"));
+}
+
 TEST(FamiliesTest, Gemma2) {
   const DecoderSpec spec = Parse(
       R"({"model_type": "gemma2", "num_hidden_layers": 3, "hidden_size": 2304,

@@ -335,6 +335,26 @@ TEST_F(CostModelTest, ActivationsMoveBetweenTurns) {
   EXPECT_EQ(Seconds(Resource::kDiskWrite, activations_on_disk_), 0);
 }
 
+// 16 rows take 2 of 8 experts each.
+TEST_F(CostModelTest, RowsMeetTheExpertsThatTheyTake) {
+  stage_.layers = {1, 3};
+  model_.mixture = {.experts = 8, .experts_per_token = 2, .expert_size = 32};
+  model_.layers.assign(4, {.mixture = true});
+  const double attention = 2 * kKvBytes * 1600 / 2e8;
+  const double dense = 2 * 4096 + 2 * 2048, expert = 3 * 64 * 32;
+  EXPECT_EQ(RowElements(model_, model_.layer(0)), dense + 2 * expert);
+  EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_),
+              2 * 2 * (dense + 2 * expert) * 16 / 1e9 + attention, 1e-12);
+  // Nearly all experts are read for 16 rows, and few for one.
+  const double many = Seconds(Resource::kDiskRead, weights_on_disk_);
+  EXPECT_GT(many, 2 * 2 * (dense + 7.9 * expert) / 1e6);
+  step_.decode_rows = 1;
+  step_.micro_batches = 1;
+  const double few = Seconds(Resource::kDiskRead, weights_on_disk_);
+  EXPECT_LT(few, 0.6 * many);
+  EXPECT_GT(few, 2 * 2 * (dense + 2 * expert) / 1e6);
+}
+
 TEST_F(CostModelTest, ComputesProductsAndAttention) {
   stage_.layers = {1, 3};
   const double products = 2 * 2 * kLayerElements * 16 / 1e9;
