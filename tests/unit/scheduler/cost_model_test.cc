@@ -520,49 +520,6 @@ TEST_F(CostModelTest, AFormatWithoutARateTakesTheNearest) {
               full + 2 * 2 * kLayerElements / 2e7, 1e-9);
 }
 
-// The checkpoint has half of each layer's weights, those of the MLP but for
-// down, in one format of codes.
-TEST_F(CostModelTest, CodesOfCheckpointsHaveRatesOfTheirOwn) {
-  model_.hidden_size = model_.embed_dim = 256;
-  model_.intermediate_size = 512;
-  model_.layers.resize(model_.num_layers);
-  const CodeFormat* const codes = FindCodeFormat("Q4_K");
-  for (LayerSpec& layer : model_.layers) {
-    layer.codes.gate = layer.codes.up = codes;
-  }
-  stage_.layers = {1, 3};
-  machine_.host.codes = {
-      {"Q8_0", DType::kBFloat16, RateCurve::Constant(3e8), 7e6},
-      {"Q4_K", DType::kBFloat16, RateCurve::Constant(5e8), 4e6}};
-  const double coded = 2 * 256 * 512;
-  const double numbers =
-      static_cast<double>(LayerElements(model_, model_.layer(0))) - coded;
-  const double attention = 2 * kKvBytes * 1600 / 2e8;
-  // One micro-batch's products decode.
-  stage_.policy.num_microbatches = 1;
-  step_.micro_batches = 1;
-  const double once = 2 * 2 * 16 * (numbers / 1e9 + coded / 5e8) + attention;
-  EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_), once, 1e-9);
-  // Several share full weights.
-  stage_.policy.num_microbatches = 2;
-  step_.micro_batches = 2;
-  EXPECT_NEAR(
-      Seconds(Resource::kDeviceCompute, in_memory_),
-      2 * 2 * 16 * (numbers + coded) / 1e9 + 2 * 2 * coded / 4e6 + attention,
-      1e-9);
-  // Of a format that nobody measured the nearest counts: of as many bits.
-  stage_.policy.num_microbatches = 1;
-  step_.micro_batches = 1;
-  machine_.host.codes[1].format = "Q4_0";
-  EXPECT_NEAR(Seconds(Resource::kDeviceCompute, in_memory_), once, 1e-9);
-  // Without any rates of codes they are decoded first, as ours are.
-  machine_.host.codes.clear();
-  EXPECT_NEAR(
-      Seconds(Resource::kDeviceCompute, in_memory_),
-      2 * 2 * 16 * (numbers + coded) / 1e9 + 2 * 2 * coded / 2e7 + attention,
-      1e-9);
-}
-
 class DeviceCostTest : public CostModelTest {
  protected:
   DeviceCostTest() { machine_ = Gpu(); }
