@@ -5,7 +5,7 @@
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt (the families others, see README.md), Debian's bible-kjv, and for what the trained models say
-../models/llama-kjv and ../models/opt-kjv. Everything is seeded: a second run on the same
+../models/llama-kjv, opt-kjv and qwen3-moe-kjv. Everything is seeded: a second run on the same
 machine writes the same bytes (logits of another CPU may differ in the last bits).
 """
 

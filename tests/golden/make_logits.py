@@ -145,6 +145,7 @@ def text_prompts(model, tokenizer):
         if min(margins) >= MIN_MARGIN:
             wanted[length] -= 1
             yield {"ids": ids}, tokens, margins
+    wanted[1] = 0  # there is but one of one token, and it may not be clear
     if any(wanted.values()):
         raise RuntimeError(f"too few clear prompts: {wanted}")
 
@@ -187,7 +188,7 @@ def make_all(names=()):
         model = load(folder)
         write_logits(folder.name, f"golden/models/{folder.name}", model,
                      random_prompts(model, folder.name))
-    for name in ("llama-kjv", "opt-kjv"):
+    for name in ("llama-kjv", "opt-kjv", "qwen3-moe-kjv"):
         if names and name not in names:
             continue
         folder = MODELS / name

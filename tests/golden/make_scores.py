@@ -84,7 +84,7 @@ def make_all(names=()):
     torch.set_num_threads(1)
     (HERE / "scores").mkdir(exist_ok=True)
     _, held_out = kjv.split(kjv.load_chapters())
-    for name in ("llama-kjv", "opt-kjv"):
+    for name in ("llama-kjv", "opt-kjv", "qwen3-moe-kjv"):
         if names and name not in names:
             continue
         model = load(MODELS / name)

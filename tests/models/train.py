@@ -1,7 +1,8 @@
-"""Trains one of the two small models of this folder, from nothing, on the CPU.
+"""Trains one of the three small models of this folder, from nothing, on the CPU.
 
-    python train.py llama-kjv [--out DIR]
-    python train.py opt-kjv   [--out DIR]
+    python train.py llama-kjv     [--out DIR]
+    python train.py opt-kjv       [--out DIR]
+    python train.py qwen3-moe-kjv [--out DIR]
     python train.py opt-kjv   --evaluate     # the figures of a trained one again
 
 Writes a Hugging Face model directory and `training.json` beside the weights. The models
@@ -40,6 +41,8 @@ from transformers import (
     OPTConfig,
     OPTForCausalLM,
     PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 import kjv
@@ -198,6 +201,43 @@ class LlamaRecipe:
         ).save_pretrained(out)
 
 
+class MixtureRecipe(LlamaRecipe):
+    """Qwen3-MoE: 8 experts of which a token takes 2; stored as bfloat16."""
+
+    name = "qwen3-moe-kjv"
+    phases = [Phase(steps=600, peak_lr=5e-3), Phase(steps=100, peak_lr=6e-4)]
+
+    def make_model(self):
+        return Qwen3MoeForCausalLM(Qwen3MoeConfig(
+            vocab_size=VOCAB_SIZE,
+            hidden_size=128,
+            intermediate_size=256,
+            moe_intermediate_size=64,
+            num_experts=8,
+            num_experts_per_tok=2,
+            norm_topk_prob=True,
+            # Else few experts would do all the work.
+            output_router_logits=True,
+            router_aux_loss_coef=0.01,
+            num_hidden_layers=4,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            head_dim=16,
+            max_position_embeddings=MAX_POSITIONS,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+            tie_word_embeddings=True,
+            initializer_range=0.04,
+            bos_token_id=self.bos,
+            eos_token_id=self.eos,
+            pad_token_id=self.pad,
+        ))
+
+    def save(self, model, out):
+        model.config.output_router_logits = False
+        super().save(model.to(torch.bfloat16), out)
+
+
 class OptRecipe:
     """OPT as its repositories ship it: vocab.json and merges.txt, no tokenizer.json."""
 
@@ -313,9 +353,11 @@ def train(recipe, model, documents, phase, rng):
     for step, batch in enumerate(batches(recipe, documents, phase.steps, rng)):
         # bfloat16 products halve the time; weights and optimizer state stay float32.
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = model(input_ids=batch[:, :-1], use_cache=False).logits
+            out = model(input_ids=batch[:, :-1], use_cache=False)
         loss = torch.nn.functional.cross_entropy(
-            logits.float().flatten(0, 1), batch[:, 1:].flatten())
+            out.logits.float().flatten(0, 1), batch[:, 1:].flatten())
+        if getattr(out, "aux_loss", None) is not None:
+            loss = loss + model.config.router_aux_loss_coef * out.aux_loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -407,6 +449,7 @@ def train_and_save(recipe, train_chapters, out, first_phase):
         done = json.loads((out / "training.json").read_text())["phases"][:first_phase]
     # At this size PyTorch's plain attention is faster on a CPU than its fused one.
     model.set_attn_implementation("eager")
+    model.set_experts_implementation("eager")
     for i, phase in enumerate(recipe.phases[first_phase:], first_phase):
         print(f"{recipe.name}, phase {i}", flush=True)
         documents = texts + recipe.extra_documents(train_chapters, i)
@@ -431,7 +474,8 @@ def train_and_save(recipe, train_chapters, out, first_phase):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("model", choices=["llama-kjv", "opt-kjv"])
+    recipes = {r.name: r for r in (LlamaRecipe, OptRecipe, MixtureRecipe)}
+    parser.add_argument("model", choices=sorted(recipes))
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--first-phase", type=int, default=0,
                         help="begin with this phase, from the weights in DIR")
@@ -444,7 +488,7 @@ def main():
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(args.threads)
     torch.manual_seed(SEED)
-    recipe = LlamaRecipe() if args.model == "llama-kjv" else OptRecipe()
+    recipe = recipes[args.model]()
     out = args.out or HERE / recipe.name
 
     train_chapters, held_out = kjv.split(kjv.load_chapters())

@@ -149,7 +149,8 @@ TEST_P(GoldenScoresTest, AgreesInFloat32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenScoresTest,
-                         testing::Values("llama-kjv", "opt-kjv"),
+                         testing::Values("llama-kjv", "opt-kjv",
+                                         "qwen3-moe-kjv"),
                          [](const auto& i) {
                            std::string name = i.param;
                            std::replace(name.begin(), name.end(), '-', '_');
