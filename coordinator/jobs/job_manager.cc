@@ -28,7 +28,6 @@ namespace {
 
 constexpr int64_t kTakeRows = 4096;
 // Of requests that wait for others of their lines.
-constexpr int64_t kMaxJoinedBytes = 64 << 20;
 // The planner counts at most this many requests of one job.
 constexpr int64_t kMaxCountedRequests = 32768;
 constexpr int64_t kCancelRows = 1000;
@@ -381,7 +380,13 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
       std::move(returned.begin(), returned.end(), std::back_inserter(taken));
       continue;
     }
-    if (HoldsBack()) break;
+    if (joiner_.HoldsBack()) {
+      // Lines that have begun must end, whichever job's they are.
+      returned = live_.TakeReturnedParts(max - taken.size());
+      if (returned.empty()) break;
+      std::move(returned.begin(), returned.end(), std::back_inserter(taken));
+      continue;
+    }
     const int64_t limit =
         std::min<int64_t>(static_cast<int64_t>(max - taken.size()), kTakeRows);
     auto rows = store_->ReadRequests(cursor->job, cursor->next_index, limit);
@@ -422,16 +427,6 @@ absl::StatusOr<std::vector<Request>> JobManager::TakeRequests(size_t max) {
     for (FinishedLine& line : unreadable) CompleteLine(std::move(line));
   }
   return taken;
-}
-
-// Lines of which some requests have ended wait in memory for the others, which
-// were handed out; until these have ended, no more lines are.
-bool JobManager::HoldsBack() {
-  if (joiner_.bytes() <= kMaxJoinedBytes) return false;
-  held_back_ = true;
-  if (joiner_.bytes() > kMaxJoinedBytes) return true;
-  held_back_ = false;
-  return false;
 }
 
 // A job that begins runs by the plan that there is.
@@ -554,12 +549,20 @@ ModelContent JobManager::ReportedModel() const {
 }
 
 void JobManager::Complete(Request request, Generation generation) {
+  const JobId job = request.job;
   std::optional<FinishedLine> line =
       joiner_.Add({std::move(request), std::move(generation)});
-  if (line) CompleteLine(*std::move(line));
-  if (joiner_.bytes() <= kMaxJoinedBytes && held_back_.exchange(false)) {
-    if (const Listener l = listener(); l.on_work) l.on_work();
+  if (line) {
+    CompleteLine(*std::move(line));
+  } else if (!live_.IsLive(job)) {
+    joiner_.Forget(job);  // the job ended before this did
   }
+  LetGo();
+}
+
+void JobManager::LetGo() {
+  if (!joiner_.LetsGo()) return;
+  if (const Listener l = listener(); l.on_work) l.on_work();
 }
 
 void JobManager::CompleteLine(FinishedLine line) {
@@ -601,6 +604,7 @@ absl::Status JobManager::Record(absl::Span<const StoredResult> results) {
   for (const JobRecord& job : commit.jobs) {
     if (!IsTerminal(job.state)) continue;
     joiner_.Forget(job.id);
+    LetGo();
     LogInfo(LogJob(FormatJobId(job.id)), " ", JobStateName(job.state),
             ", answers=", job.completed, " errors=", job.failed);
   }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -226,7 +225,8 @@ class JobManager : public RequestQueue, private ResultSink {
                                                Request* line) const;
   bool Fits(const Request& request) const;
   void CompleteLine(FinishedLine line);
-  bool HoldsBack();
+  // Has more lines begun if so many waited for others that none were.
+  void LetGo();
 
   // Changes a job that is in progress, in the store and in LiveJobs.
   absl::StatusOr<v1::Job> ChangeJob(
@@ -251,7 +251,6 @@ class JobManager : public RequestQueue, private ResultSink {
   LiveJobs live_;
   TenantQuotas quotas_;
   LineJoiner joiner_;
-  std::atomic<bool> held_back_ = false;  // see HoldsBack
   std::unique_ptr<JobStore> store_;
 
   Mutex commit_mu_;

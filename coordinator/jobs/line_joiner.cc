@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace sluice {
+namespace {
+
+constexpr int64_t kMaxBytes = 64 << 20;  // that wait for others
+
+}  // namespace
 
 std::optional<FinishedLine> LineJoiner::Add(FinishedRequest finished) {
   const Request& request = finished.request;
@@ -46,6 +51,17 @@ void LineJoiner::Forget(JobId job) {
 int64_t LineJoiner::bytes() const {
   MutexLock lock(&mu_);
   return bytes_;
+}
+
+bool LineJoiner::HoldsBack() {
+  MutexLock lock(&mu_);
+  held_back_ = bytes_ > kMaxBytes;
+  return held_back_;
+}
+
+bool LineJoiner::LetsGo() {
+  MutexLock lock(&mu_);
+  return bytes_ <= kMaxBytes && std::exchange(held_back_, false);
 }
 
 }  // namespace sluice

@@ -23,6 +23,10 @@ class LineJoiner {
   void Forget(JobId job);
   // The bytes of requests that wait for others of their lines.
   int64_t bytes() const;
+  // Whether these are so many that no more lines may be begun.
+  bool HoldsBack();
+  // Whether HoldsBack() was true when it was asked last, and would not be now.
+  bool LetsGo();
 
  private:
   struct Begun {
@@ -34,6 +38,7 @@ class LineJoiner {
   mutable Mutex mu_;
   std::map<std::pair<JobId, int64_t>, Begun> lines_ ABSL_GUARDED_BY(mu_);
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  bool held_back_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace sluice

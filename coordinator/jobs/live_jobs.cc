@@ -301,6 +301,11 @@ std::optional<v1::Job> LiveJobs::Find(JobId job) const {
   return DescribeLocked(it->second.record, &it->second);
 }
 
+bool LiveJobs::IsLive(JobId job) const {
+  MutexLock lock(&mu_);
+  return live_.contains(job);
+}
+
 std::optional<LiveJobs::Cursor> LiveJobs::NextRunnable() const {
   MutexLock lock(&mu_);
   if (runnable_.empty()) return std::nullopt;
@@ -336,16 +341,38 @@ std::vector<Request> LiveJobs::TakeReturned(JobId job, size_t max) {
     return taken;
   }
   while (taken.size() < max && !live->returned.empty()) {
-    taken.push_back(
-        std::move(live->returned.extract(live->returned.begin()).mapped()));
-    taken.back().priority = live->record.priority;
+    TakeOne(live, live->returned.begin(), &taken);
   }
-  const auto lines =
-      std::count_if(taken.begin(), taken.end(),
-                    [](const Request& request) { return request.part == 0; });
-  SetWaiting(live, std::max<int64_t>(live->waiting - lines, 0));
-  SetRunnable(*live);
   return taken;
+}
+
+std::vector<Request> LiveJobs::TakeReturnedParts(size_t max) {
+  MutexLock lock(&mu_);
+  std::vector<Request> taken;
+  for (auto& [id, live] : live_) {
+    if (live.record.state != v1::JOB_STATE_IN_PROGRESS ||
+        live.record.model != served_model_) {
+      continue;
+    }
+    for (auto it = live.returned.begin();
+         it != live.returned.end() && taken.size() < max;) {
+      const auto next = std::next(it);
+      if (it->second.num_parts > 1) TakeOne(&live, it, &taken);
+      it = next;
+    }
+  }
+  return taken;
+}
+
+void LiveJobs::TakeOne(Live* live, Returned::iterator at,
+                       std::vector<Request>* taken) {
+  Request& request =
+      taken->emplace_back(std::move(live->returned.extract(at).mapped()));
+  request.priority = live->record.priority;
+  if (request.part == 0) {
+    SetWaiting(live, std::max<int64_t>(live->waiting - 1, 0));
+  }
+  SetRunnable(*live);
 }
 
 void LiveJobs::GiveBack(std::vector<Request> requests) {

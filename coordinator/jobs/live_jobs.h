@@ -51,6 +51,7 @@ class LiveJobs {
   // If the job is live, its live record counts.
   v1::Job Describe(const JobRecord& stored) const;
   std::optional<v1::Job> Find(JobId job) const;
+  bool IsLive(JobId job) const;
 
   // The jobs in progress of which requests were handed out.
   std::set<JobId> Begun() const;
@@ -71,6 +72,9 @@ class LiveJobs {
   // Requests of this job that have known tokens, or were handed out and given
   // back: at most `max`, in the order of RequestQueue::TakeRequests.
   std::vector<Request> TakeReturned(JobId job, size_t max);
+  // Returned requests of lines that have several, of any job in progress, of a
+  // paused one, too: others of their lines may wait for them.
+  std::vector<Request> TakeReturnedParts(size_t max);
   // Takes back requests that nobody has begun. Those of a job that does not
   // run any more are dropped: it has ended, or ends them itself.
   void GiveBack(std::vector<Request> requests);
@@ -123,15 +127,16 @@ class LiveJobs {
   std::vector<JobId> WaitForChanges(absl::Duration timeout);
 
  private:
+  // By the tokens that are left (of all that have no known tokens, as many),
+  // then by index and part.
+  using Returned = std::map<std::tuple<int64_t, int64_t, int32_t>, Request>;
   struct Live {
     JobRecord record;
     int64_t next_index = 0;
     int64_t waiting = 0;   // lines whose first requests are not handed out
     bool drained = false;  // all in the store were handed out
     bool begun = false;    // an earlier process knew tokens of some
-    // By the tokens that are left (of all that have no known tokens, as many),
-    // then by index and part.
-    std::map<std::tuple<int64_t, int64_t, int32_t>, Request> returned;
+    Returned returned;
     int64_t queued = 0;  // results on their way to the store
     int64_t running = 0;
     int64_t generated = 0;
@@ -165,6 +170,8 @@ class LiveJobs {
     return live.next_index > 0 || live.begun;
   }
   static void Return(Request request, Live* live);
+  void TakeOne(Live* live, Returned::iterator at, std::vector<Request>* taken)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Puts the job among the runnable ones if it is one, or takes it out.
   // REQUIRES: its record is the same as when it was put there.
   void SetRunnable(const Live& live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

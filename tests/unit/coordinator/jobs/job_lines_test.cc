@@ -8,6 +8,7 @@
 #include <string>
 
 #include "coordinator/jobs/job_manager.h"
+#include "coordinator/jobs/job_state.h"
 #include "tests/unit/coordinator/jobs/job_test_util.h"
 
 namespace sluice {
@@ -141,6 +142,53 @@ TEST_F(JobLinesTest, LinesThatAreHalfDoneHoldOthersBack) {
   taken = manager->TakeRequests(9);
   ASSERT_EQ(taken->size(), 1u);
   EXPECT_EQ((*taken)[0].index, 1);
+}
+
+// They end before other jobs' requests are read, even those of a paused job:
+// otherwise nothing would ever be.
+TEST_F(JobLinesTest, HalfDoneLinesOfOtherJobsAreHandedOutFirst) {
+  auto first = Submit(R"({"prompt": ["a", "b"]})");
+  auto taken = manager->TakeRequests(9);
+  ASSERT_EQ(taken->size(), 2u);
+  Generation large = Answer((*taken)[0]);
+  large.text = std::string(65 << 20, 'x');
+  large.decode = false;
+  manager->Complete((*taken)[0], large);
+  ASSERT_TRUE(manager->PauseJob(first->id()).ok());
+  manager->GiveBack({(*taken)[1]});
+  v1::JobSpec urgent;
+  urgent.set_priority(9);
+  auto second = Submit(R"({"prompt": "c"})", urgent);
+  auto parts = manager->TakeRequests(9);
+  ASSERT_EQ(parts->size(), 1u);
+  EXPECT_EQ(FormatJobId((*parts)[0].job), first->id());
+  EXPECT_EQ((*parts)[0].part, 1);
+  EXPECT_THAT(*manager->TakeRequests(9), IsEmpty());
+  manager->Complete((*parts)[0], Answer((*parts)[0]));
+  parts = manager->TakeRequests(9);
+  ASSERT_EQ(parts->size(), 1u);
+  EXPECT_EQ(FormatJobId((*parts)[0].job), second->id());
+}
+
+TEST_F(JobLinesTest, WhatEndsAfterItsJobHoldsNothingBack) {
+  std::atomic<int> called = 0;
+  auto job = Submit(R"({"prompt": ["a", "b", "c"]})");
+  auto taken = manager->TakeRequests(9);
+  ASSERT_EQ(taken->size(), 3u);
+  Generation large = Answer((*taken)[0]);
+  large.text = std::string(65 << 20, 'x');
+  large.decode = false;
+  manager->Complete((*taken)[0], large);
+  EXPECT_THAT(*manager->TakeRequests(9), IsEmpty());
+  ASSERT_TRUE(Submit(R"({"prompt": "d"})").ok());
+  EXPECT_THAT(*manager->TakeRequests(9), IsEmpty());
+  manager->SetListener({.on_work = [&] { ++called; }});
+  ASSERT_TRUE(manager->CancelJob(job->id()).ok());
+  WaitForEnd(job->id());
+  manager->Flush();
+  EXPECT_GE(called, 1);
+  manager->Complete((*taken)[1], large);  // it was under way
+  EXPECT_EQ(manager->TakeRequests(9)->size(), 1u);
 }
 
 TEST_F(JobLinesTest, EmbeddingsFromSubmissionToTheirResults) {
