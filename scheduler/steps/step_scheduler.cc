@@ -346,7 +346,8 @@ void StepScheduler::Admit(int32_t block_index, std::vector<Room>& left,
   }
   if (options_.order != Order::kLongest || next == waiting_.end()) return;
   const int64_t rank = next->sequence.turn.rank;
-  while (block.sequences < block_limit && waiting_.MayFill()) {
+  while (!waiting_.empty() && block.sequences < block_limit &&
+         waiting_.MayFill()) {
     const Waiting& last = std::prev(waiting_.end())->sequence;
     if (last.turn.rank != rank || !AdmitOne(last, true, &admissions)) return;
     waiting_.RemoveLast(prefixes_);

@@ -78,7 +78,7 @@ class WaitingQueue {
   // Removes one; returns the next.
   Iterator Remove(Iterator it, const PrefixTree& prefixes);
   // Whether the last one may overtake all others, and has it do so and removes
-  // it.
+  // it. Each takes as long as many wait.
   bool MayFill() const;
   void RemoveLast(const PrefixTree& prefixes);
   // Returns whether it was here.

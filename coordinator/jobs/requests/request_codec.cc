@@ -147,8 +147,8 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
         params.at("document").get_to(request->prompt_text);
       }
     }
-    request->choices = params.value("choices", 1);
-    request->candidates = params.value("candidates", 1);
+    const int32_t choices = params.value("choices", 1);
+    const int32_t candidates = params.value("candidates", 1);
     request->hides_logprobs = params.value("hides_logprobs", false);
     for (const json& entry : params.value("parts", json::array())) {
       RequestPart& part = request->parts.emplace_back();
@@ -159,10 +159,12 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
         entry.at(3).get_to(part.prompt_text);
       }
     }
-    if (request->choices < 1 || request->candidates < request->choices ||
-        std::ssize(request->parts) % request->candidates != 0) {
+    if (choices < 1 || candidates < choices ||
+        std::ssize(request->parts) % candidates != 0) {
       return absl::DataLossError("impossible choices in stored parameters");
     }
+    request->choices = choices;
+    request->candidates = candidates;
   } catch (const json::exception& error) {
     return DataLoss("stored parameters are damaged: ",
                     JsonErrorText(error.what()));

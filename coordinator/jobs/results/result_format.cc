@@ -479,11 +479,12 @@ StoredResult FormatResult(const FinishedLine& line, absl::string_view model,
       return result;
     }
     error = {"result_too_large",
-             absl::StrCat("the answer takes ", bytes, " bytes, more than the ",
-                          max_bytes, " that are kept of one; ask for ",
-                          request.pools()
-                              ? "fewer inputs in a line, or fewer dimensions"
-                              : "fewer logprobs or cut the prompt"),
+             absl::StrCat(
+                 "the answer takes ", bytes, " bytes, more than the ",
+                 max_bytes, " that are kept of one; ask for ",
+                 request.pools() ? "fewer inputs in a line, or fewer dimensions"
+                 : request.candidates > 1 ? "fewer answers or fewer logprobs"
+                                          : "fewer logprobs or cut the prompt"),
              ""};
   } else {
     error = ErrorOfStatus(failed->generation.status);

@@ -123,9 +123,13 @@ TEST(RequestCodecTest, DamagedParamsAreAnError) {
         R"({"endpoint":"chat","max_tokens":"1","seed":1})",
         R"({"endpoint":"embeddings","max_tokens":0,"seed":1,"pooling":7})",
         R"({"endpoint":"embeddings","max_tokens":0,"seed":1,"pooling":1})",
-        R"({"endpoint":"chat","max_tokens":1,"seed":1,"parts":[[1]]})"}) {
+        R"({"endpoint":"chat","max_tokens":1,"seed":1,"parts":[[1]]})",
+        R"({"endpoint":"chat","max_tokens":1,"seed":1,"candidates":0})",
+        R"({"endpoint":"chat","max_tokens":1,"seed":1,"candidates":0,)"
+        R"("choices":-1,"parts":[[1,2,3]]})"}) {
     Request request;
     EXPECT_TRUE(absl::IsDataLoss(DecodeRequestParams(text, &request))) << text;
+    EXPECT_EQ(request.candidates, 1) << text;  // divided by
   }
 }
 
