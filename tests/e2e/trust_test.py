@@ -212,11 +212,14 @@ def test_a_tenants_quota_is_kept_told_and_waited_for(directory):
     trust = Trust(directory)
     user = trust.make_token("user", "--tenant", "lab")
     other = trust.make_token("other", "--tenant", "shop")
-    quota = lambda *flags: sluice("token", "quota", "--file", trust.tokens, "--tenant", "lab", *flags)
-    quota("--queued-requests", "20")
+    quota = lambda *flags, **more: sluice("token", "quota", "--file", trust.tokens, "--tenant", "lab", *flags, **more)
+    quota("--queued-requests", "7", "--queued-bytes", "1GiB")
+    quota("--queued-requests", "20")  # the other limit stays
+    refused = quota(check=False)
+    assert refused.returncode == 2 and "or --none" in refused.stderr, refused
     listed = sluice("token", "list", "--file", trust.tokens).stdout
     assert [line.split() for line in listed.splitlines()[-2:]] == [
-        ["QUOTA", "OF", "TENANT", "REQUESTS", "TOKENS", "BYTES"], ["lab", "20", "-", "-"]], listed
+        ["QUOTA", "OF", "TENANT", "REQUESTS", "TOKENS", "BYTES"], ["lab", "20", "-", str(1 << 30)]], listed
     first, second, huge = (os.path.join(directory, name) for name in ("first.txt", "second.txt", "huge.txt"))
     # No worker is there yet, so that nothing ends.
     write_lines(first, ["In the beginning"] * 15)
@@ -247,7 +250,7 @@ def test_a_tenants_quota_is_kept_told_and_waited_for(directory):
         cluster.start_worker("worker-0")
         out, error = waiting.communicate(timeout=120 * harness.SLOW)
         assert waiting.returncode == 0 and json.loads(out)["request_counts"]["completed"] == 10, (out, error)
-        quota()
+        quota("--none")
         submit(huge)
 
 

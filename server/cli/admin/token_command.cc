@@ -26,6 +26,7 @@ namespace {
 struct TokenFlags {
   std::string file, name, tenant, scopes = "read,submit", expires, bytes;
   TenantQuota quota;
+  bool no_quota = false;
 };
 
 // The tokens of a file; none if there is no file yet.
@@ -85,6 +86,21 @@ absl::Status CreateToken(const TokenFlags& flags) {
   return absl::OkStatus();
 }
 
+std::string QuotaTable(const TokenFile& file) {
+  std::string table =
+      absl::StrFormat("%-20s %16s %16s %20s\n", "QUOTA OF TENANT", "REQUESTS",
+                      "TOKENS", "BYTES");
+  const auto text = [](const std::optional<int64_t>& limit) {
+    return limit ? absl::StrCat(*limit) : "-";
+  };
+  for (const auto& [tenant, quota] : file.quotas) {
+    absl::StrAppendFormat(&table, "%-20s %16s %16s %20s\n",
+                          tenant.empty() ? "-" : tenant, text(quota.requests),
+                          text(quota.tokens), text(quota.bytes));
+  }
+  return table;
+}
+
 absl::Status ListTokens(const TokenFlags& flags) {
   SLUICE_ASSIGN_OR_RETURN(const TokenFile file, ReadTokens(flags.file));
   const int64_t now = absl::ToUnixSeconds(Clock::Real()->Now());
@@ -103,34 +119,36 @@ absl::Status ListTokens(const TokenFlags& flags) {
         token.tenant.empty() ? "-" : token.tenant, FormatScopes(token),
         DayOf(token.created_s), DayOf(token.expires_s), state);
   }
-  if (file.quotas.empty()) return absl::OkStatus();
-  std::cout << absl::StrFormat("\n%-20s %16s %16s %20s\n", "QUOTA OF TENANT",
-                               "REQUESTS", "TOKENS", "BYTES");
-  const auto text = [](const std::optional<int64_t>& limit) {
-    return limit ? absl::StrCat(*limit) : "-";
-  };
-  for (const auto& [tenant, quota] : file.quotas) {
-    std::cout << absl::StrFormat(
-        "%-20s %16s %16s %20s\n", tenant.empty() ? "-" : tenant,
-        text(quota.requests), text(quota.tokens), text(quota.bytes));
-  }
+  if (!file.quotas.empty()) std::cout << "\n" << QuotaTable(file);
   return absl::OkStatus();
 }
 
+// Changes the limits that are named. The others stay.
 absl::Status SetQuota(const TokenFlags& flags) {
-  SLUICE_ASSIGN_OR_RETURN(TokenFile file, ReadOrBegin(flags.file));
+  SLUICE_ASSIGN_OR_RETURN(TokenFile file, ReadTokens(flags.file));
   SLUICE_RETURN_IF_ERROR(CheckQuotaTenant("--tenant", flags.tenant));
-  TenantQuota quota = flags.quota;
+  TenantQuota named = flags.quota;
   if (!flags.bytes.empty()) {
     SLUICE_ASSIGN_OR_RETURN(
-        quota.bytes, Annotate(ParseByteSize(flags.bytes), "--queued-bytes"));
+        named.bytes, Annotate(ParseByteSize(flags.bytes), "--queued-bytes"));
   }
-  if (quota.requests || quota.tokens || quota.bytes) {
-    file.quotas[flags.tenant] = quota;
-  } else {
+  const bool any = named.requests || named.tokens || named.bytes;
+  if (any == flags.no_quota) {
+    return absl::InvalidArgumentError(
+        "give limits that are to change, or --none, which ends the quota; "
+        "`sluice token list` shows quotas");
+  }
+  if (flags.no_quota) {
     file.quotas.erase(flags.tenant);
+  } else {
+    TenantQuota& quota = file.quotas[flags.tenant];
+    if (named.requests) quota.requests = named.requests;
+    if (named.tokens) quota.tokens = named.tokens;
+    if (named.bytes) quota.bytes = named.bytes;
   }
-  return WriteTokens(flags.file, file);
+  SLUICE_RETURN_IF_ERROR(WriteTokens(flags.file, file));
+  std::cout << QuotaTable(file) << std::flush;
+  return absl::OkStatus();
 }
 
 absl::Status RevokeToken(const TokenFlags& flags) {
@@ -195,8 +213,7 @@ void AddTokenCommand(CLI::App* app, Command* chosen) {
   const auto [revoke, revoked] = add("revoke", "End a token", RevokeToken);
   revoke->add_option("--name", revoked->name, "the token's name")->required();
   const auto [quota, limits] =
-      add("quota",
-          "Limit what a tenant may have queued; without a limit, end its quota",
+      add("quota", "Limit what a tenant may have queued; limits not named stay",
           SetQuota);
   quota->add_option("--tenant", limits->tenant,
                     "whose; * is each one without a quota of its own; default: "
@@ -213,6 +230,7 @@ void AddTokenCommand(CLI::App* app, Command* chosen) {
       ->add_option("--queued-bytes", limits->bytes,
                    "most input of jobs that have not ended, as 10GiB")
       ->type_name("SIZE");
+  quota->add_flag("--none", limits->no_quota, "end the tenant's quota");
 }
 
 }  // namespace sluice
