@@ -10,6 +10,14 @@
 
 namespace sluice {
 
+// How fast a model generates for a job of such requests, all prompts of so many
+// tokens.
+struct ModelSpeed {
+  double tokens_per_second = 0;  // generated
+  int32_t prompt = 0, generated = 0;
+  int64_t requests = 0;
+};
+
 // A model on this machine, and whether it runs.
 struct LocalModel {
   std::string name;                    // "org/name", or the directory's
@@ -28,9 +36,8 @@ struct LocalModel {
   std::map<std::string, uint64_t> weight_bytes;
   std::string why_not;               // "": it runs
   std::vector<std::string> remarks;  // what to know though it runs
-  // What is predicted of it here (PlanHere), generated tokens a second; or why
-  // nothing is; or neither.
-  std::optional<double> tokens_per_second;
+  // What is predicted of it here; or why nothing is; or neither.
+  std::optional<ModelSpeed> speed;
   std::string no_speed;
 
   bool runs() const { return why_not.empty(); }

@@ -25,11 +25,11 @@ absl::Status Show(const ModelsFlags& flags) {
   } else {
     SLUICE_ASSIGN_OR_RETURN(LocalModel model, ExamineModel(flags.name));
     if (model.runs()) {
-      const absl::StatusOr<Plan> plan = PlanHere(model);
-      if (plan.ok()) {
-        model.tokens_per_second = plan->tokens_per_second;
+      const absl::StatusOr<ModelSpeed> speed = PredictHere(model);
+      if (speed.ok()) {
+        model.speed = *speed;
       } else {
-        model.no_speed = std::string(plan.status().message());
+        model.no_speed = std::string(speed.status().message());
       }
     }
     std::cout << (flags.json ? ModelJson(model) + "\n" : ModelText(model));

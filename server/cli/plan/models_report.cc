@@ -9,7 +9,6 @@
 #include "common/flags/help_format.h"
 #include "common/text/bytes_text.h"
 #include "common/text/text.h"
-#include "server/cli/plan/models_speed.h"
 
 namespace sluice {
 namespace {
@@ -82,8 +81,8 @@ ordered_json ModelObject(const LocalModel& model) {
                        {"remarks", model.remarks},
                        {"tokens_per_second", nullptr}};
   if (model.parameters) json["parameters"] = *model.parameters;
-  if (model.tokens_per_second) {
-    json["tokens_per_second"] = *model.tokens_per_second;
+  if (model.speed) {
+    json["tokens_per_second"] = model.speed->tokens_per_second;
   } else if (!model.no_speed.empty()) {
     json["no_speed"] = model.no_speed;
   }
@@ -161,12 +160,13 @@ std::string ModelText(const LocalModel& model) {
   text += FactLine("runs",
                    model.runs() ? "yes" : absl::StrCat("no: ", model.why_not));
   for (const std::string& remark : model.remarks) text += FactLine("", remark);
-  if (model.tokens_per_second) {
+  if (model.speed) {
     text += FactLine(
-        "speed", absl::StrFormat("about %.3g generated tokens/s here, for %d "
-                                 "requests of %d tokens and %d generated",
-                                 *model.tokens_per_second, kUsualRequests.count,
-                                 kUsualRequests.prompt, kUsualRequests.output));
+        "speed",
+        absl::StrFormat("about %.3g generated tokens/s here, for %d requests "
+                        "of %d tokens and %d generated",
+                        model.speed->tokens_per_second, model.speed->requests,
+                        model.speed->prompt, model.speed->generated));
   } else if (!model.no_speed.empty()) {
     text += FactLine("speed", absl::StrCat("unknown: ", model.no_speed));
   }

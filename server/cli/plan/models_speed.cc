@@ -6,11 +6,18 @@
 
 #include "common/status_macros.h"
 #include "runtime/model/model_dir.h"
+#include "scheduler/plan/plan.h"
 #include "server/local_profile.h"
 
 namespace sluice {
+namespace {
 
-absl::StatusOr<Plan> PlanHere(const LocalModel& model) {
+constexpr LengthClass kUsualRequests = {
+    .prompt = 512, .output = 128, .count = 256};
+
+}  // namespace
+
+absl::StatusOr<ModelSpeed> PredictHere(const LocalModel& model) {
   LocalProfileOptions options;
   options.fresh = false;
   options.measure = false;
@@ -29,7 +36,10 @@ absl::StatusOr<Plan> PlanHere(const LocalModel& model) {
   requests.output = std::min(requests.output, half);
   request.machines = {std::move(profile)};
   SLUICE_ASSIGN_OR_RETURN(PlanResult made, MakePlan(request));
-  return std::move(made.best);
+  return ModelSpeed{.tokens_per_second = made.best.tokens_per_second,
+                    .prompt = requests.prompt,
+                    .generated = requests.output,
+                    .requests = requests.count};
 }
 
 }  // namespace sluice

@@ -88,10 +88,13 @@ TEST(ModelsReportTest, TheSpeedIsToldIfItIsKnown) {
   auto json = nlohmann::json::parse(ModelJson(model));
   EXPECT_TRUE(json["tokens_per_second"].is_null());
   EXPECT_EQ(json["no_speed"], "not measured");
-  model.tokens_per_second = 123.456;
+  model.speed = {.tokens_per_second = 123.456,
+                 .prompt = 64,
+                 .generated = 8,
+                 .requests = 256};
   EXPECT_THAT(ModelText(model),
               HasSubstr("speed        about 123 generated tokens/s here, for "
-                        "256 requests"));
+                        "256 requests of 64 tokens\n             and 8 gen"));
   json = nlohmann::json::parse(ModelJson(model));
   EXPECT_EQ(json["tokens_per_second"], 123.456);
 }
