@@ -16,8 +16,11 @@ using json = nlohmann::json;
 constexpr char kKey[] = "kept_codes";
 
 constexpr const CodeFormat* LayerCodes::*kMembers[] = {
-    &LayerCodes::q,    &LayerCodes::k,  &LayerCodes::v,   &LayerCodes::out,
-    &LayerCodes::gate, &LayerCodes::up, &LayerCodes::down};
+    &LayerCodes::q,          &LayerCodes::k,           &LayerCodes::v,
+    &LayerCodes::out,        &LayerCodes::gate,        &LayerCodes::up,
+    &LayerCodes::down,       &LayerCodes::expert_gate, &LayerCodes::expert_up,
+    &LayerCodes::expert_down};
+static_assert(sizeof(LayerCodes) == std::size(kMembers) * sizeof(void*));
 
 std::string NameOf(const CodeFormat* format) {
   return std::string(format == nullptr ? "" : format->name);

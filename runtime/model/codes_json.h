@@ -10,10 +10,11 @@
 // config.json's text, so that whoever plans knows them without the files:
 //
 //   "kept_codes": {"layers": [["Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q4_K",
-//                              "Q6_K"], ...],
+//                              "Q6_K", "", "", ""], ...],
 //                  "head": "Q6_K", "embedding": "Q6_K"}
 //
-// A layer's are those of q, k, v, out, gate, up and down; "" is none.
+// A layer's are those of q, k, v, out, gate, up and down, and of experts' gate,
+// up and down; "" is none.
 
 namespace sluice {
 

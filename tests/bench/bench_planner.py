@@ -63,7 +63,7 @@ class Bench:
         os.makedirs(self.model, exist_ok=True)
         kept = {}
         if codes:
-            layers = [[codes["attention"]] * 4 + [codes["mlp"]] * 2 + [codes["down"]]] * SHAPE["num_hidden_layers"]
+            layers = [[codes["attention"]] * 4 + [codes["mlp"]] * 2 + [codes["down"]] + [""] * 3] * SHAPE["num_hidden_layers"]
             kept = {"kept_codes": {"layers": layers, "head": codes["head"], "embedding": ""}}
         with open(os.path.join(self.model, "config.json"), "w") as f:
             json.dump({**SHAPE, **kept}, f)

@@ -20,7 +20,7 @@ TEST(CodesJson, ComesBack) {
   spec.layers[0].window = 7;
   const CodeFormat* const q4 = FindCodeFormat("Q4_K");
   const CodeFormat* const q6 = FindCodeFormat("Q6_K");
-  spec.layers[1].codes = {q4, q4, q6, q4, q4, q4, nullptr};
+  spec.layers[1].codes = {q4, q4, q6, q4, q4, q4, nullptr, q4, q4, q6};
   spec.head_codes = q6;
   spec.embedding_codes = q4;
   std::string text = R"({"model_type": "llama"})";
@@ -69,10 +69,10 @@ TEST(CodesJson, SaysWhatIsWrong) {
       {R"({"head": 3, "embedding": "", "layers": [["", "", "", "", "", "", ""]]})",
        "format 3"},
       {R"({"head": "", "embedding": "", "layers": [["Q4_K"]]})",
-       "7 formats for layer 0"},
+       "10 formats for layer 0"},
       {R"({"head": "", "embedding": "", "layers": ["Q4_K"]})",
-       "7 formats for layer 0"},
-      {R"({"head": "", "embedding": "", "layers": [["", "", "", "", "", "", null]]})",
+       "10 formats for layer 0"},
+      {R"({"head": "", "embedding": "", "layers": [["", "", "", "", "", "", "", "", "", null]]})",
        "format null"},
   };
   for (const auto& c : cases) {
