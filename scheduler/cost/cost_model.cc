@@ -501,7 +501,9 @@ class StepCoster {
     const double others = (machine_.ranks - 1.0) / machine_.ranks;
     double bytes =
         rows_ * (layers_ * work_.exchanged_bytes + 4.0 * model_.hidden_size);
-    double exchanges = batches_ * (layers_ * work_.exchanges + 1);
+    double exchanges =
+        batches_ * (layers_ * work_.exchanges + 1) +
+        layers_ * ExpertPasses() * TakenExperts() * work_.expert_exchanges;
     if (last_ && step_.head_rows > 0) {
       bytes += step_.head_rows * 4.0 * model_.vocab_size * others;
       exchanges += HeadPasses();

@@ -83,7 +83,8 @@ RankWork RankWorkOf(const DecoderSpec& model, LayerRange layers,
     }
     if (ranks == 1) continue;
     // Heads, the stream twice, and the inside of an MLP or of each expert.
-    const int inside = (model.inner_size(layer) > 0 ? 1 : 0) + weights.experts;
+    const int inside = model.inner_size(layer) > 0 ? 1 : 0;
+    work.expert_exchanges += share * weights.experts;
     work.exchanges +=
         share * (2 + inside + (shards.front().divides_heads ? 1 : 0));
     work.exchanged_bytes += share *

@@ -25,6 +25,9 @@ struct RankWork {
   // The exchanges of a layer, and the bytes that a rank gets in these for each
   // row from the others, if parts are equal.
   double exchanges = 0, exchanged_bytes = 0;
+  // The further ones of a mixture whose experts all have rows, which rows of
+  // all micro-batches share.
+  double expert_exchanges = 0;
 };
 
 // The ranks that compute a stage together, as far as they differ.

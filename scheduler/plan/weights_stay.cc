@@ -35,7 +35,8 @@ std::string WhyWeightsStay(const PlanRequest& request, const Plan& plan) {
   const ExchangeProfile& exchange = machine.exchange;
   const double stay =
       row_bytes / exchange.bytes_per_second +
-      batches * ranks->work.exchanges * exchange.latency_seconds;
+      (batches * ranks->work.exchanges + ranks->work.expert_exchanges) *
+          exchange.latency_seconds;
   const double gather =
       weight_bytes / exchange.bytes_per_second + exchange.latency_seconds;
   std::string text = absl::StrFormat(
