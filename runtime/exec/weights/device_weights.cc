@@ -208,8 +208,8 @@ absl::StatusOr<PackedView> DeviceWeights::Acquire(int index) {
       continue;
     }
     Slot& next = slots_[queue_.front()];
-    if (!units_[next.unit].skipped) break;
-    units_[next.unit].skipped = false;
+    if (units_[next.unit].skipped == 0) break;
+    --units_[next.unit].skipped;
     next.unit = -1;
     queue_.pop_front();
     changed_.NotifyAll();
@@ -230,7 +230,7 @@ absl::StatusOr<PackedView> DeviceWeights::Acquire(int index) {
 }
 
 absl::Status DeviceWeights::Skip(int index) {
-  units_[index].skipped = units_[index].streamed();
+  if (units_[index].streamed()) ++units_[index].skipped;
   return absl::OkStatus();
 }
 
@@ -253,7 +253,7 @@ void DeviceWeights::Reset() {
   while (resetting_) changed_.Wait(&mu_);
   for (Unit& unit : units_) {
     unit.held_slot = -1;
-    unit.skipped = false;
+    unit.skipped = 0;
   }
 }
 

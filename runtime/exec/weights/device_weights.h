@@ -54,7 +54,7 @@ class DeviceWeights : public Weights {
  private:
   struct Unit : Cut {
     DeviceBuffer resident;
-    bool skipped = false;  // when it comes next
+    int32_t skipped = 0;  // times, of those that it comes next
   };
   struct Slot {
     DeviceBuffer buffer;

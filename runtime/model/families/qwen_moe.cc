@@ -71,8 +71,10 @@ void ReadQwenMixture(ConfigReader& reader, const MixtureSpec& defaults,
       reader.OptionalInts("mlp_only_layers", 0, kMaxLayers)
           .value_or(std::vector<int32_t>());
   for (int32_t i = 0; i < spec.num_layers; ++i) {
-    spec.layers[i].mixture =
-        (i + 1) % step == 0 && std::count(dense.begin(), dense.end(), i) == 0;
+    spec.layers[i].mixture = (i + 1) % step == 0;
+  }
+  for (const int32_t i : dense) {
+    if (i < spec.num_layers) spec.layers[i].mixture = false;
   }
 }
 

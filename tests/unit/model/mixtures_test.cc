@@ -33,7 +33,7 @@ TensorRef Find(const DecoderSpec& spec, TensorRole role, int expert = 0) {
   return {};
 }
 
-std::string Mixtures(const DecoderSpec& spec) {
+std::string MixtureMarks(const DecoderSpec& spec) {
   std::string text;
   for (const LayerSpec& layer : spec.layers) text += layer.mixture ? 'm' : '.';
   return text;
@@ -44,7 +44,7 @@ TEST(MixturesTest, Mixtral) {
       R"({"model_type": "mixtral", "num_local_experts": 8, "hidden_size": 4096,
           "num_experts_per_tok": 2, "intermediate_size": 14336,
           "num_hidden_layers": 2, "rope_theta": 1e6, "sliding_window": null})");
-  EXPECT_EQ(Mixtures(spec), "mm");
+  EXPECT_EQ(MixtureMarks(spec), "mm");
   EXPECT_EQ(spec.mixture.experts, 8);
   EXPECT_EQ(spec.mixture.experts_per_token, 2);
   EXPECT_EQ(spec.mixture.expert_size, 14336);
@@ -63,7 +63,7 @@ TEST(MixturesTest, QwensOfTwoKinds) {
           "norm_topk_prob": false, "decoder_sparse_step": 1,
           "max_window_layers": 21, "sliding_window": 32768,
           "use_sliding_window": false})");
-  EXPECT_EQ(Mixtures(two), "mmmm");
+  EXPECT_EQ(MixtureMarks(two), "mmmm");
   EXPECT_EQ(two.mixture.shared_size, 5632);
   EXPECT_TRUE(two.mixture.shared_score);
   EXPECT_FALSE(two.mixture.normalize);
@@ -79,7 +79,7 @@ TEST(MixturesTest, QwensOfTwoKinds) {
           "use_sliding_window": true, "sliding_window": 64,
           "max_window_layers": 3, "mlp_only_layers": [1],
           "decoder_sparse_step": 2})");
-  EXPECT_EQ(Mixtures(windows), "...m.");
+  EXPECT_EQ(MixtureMarks(windows), "...m.");
   std::vector<int32_t> of_layers;
   for (const LayerSpec& layer : windows.layers) {
     of_layers.push_back(layer.window);
@@ -166,7 +166,7 @@ TEST(MixturesTest, Glm4HasDenseLayersFirst) {
           "routed_scaling_factor": 2.5, "use_qk_norm": true,
           "attention_bias": true, "partial_rotary_factor": 0.5,
           "head_dim": 128, "num_nextn_predict_layers": 1})");
-  EXPECT_EQ(Mixtures(spec), ".mmm");
+  EXPECT_EQ(MixtureMarks(spec), ".mmm");
   EXPECT_EQ(spec.mixture.router, RouterKind::kSigmoid);
   EXPECT_EQ(spec.mixture.shared_size, 3072);
   EXPECT_EQ(spec.mixture.groups, 8);
@@ -184,7 +184,7 @@ TEST(MixturesTest, ErnieAndMiniMax) {
           "moe_intermediate_size": 1536, "moe_num_shared_experts": 2,
           "moe_layer_start_index": 1, "moe_layer_end_index": 3,
           "moe_layer_interval": 2, "num_hidden_layers": 6})");
-  EXPECT_EQ(Mixtures(ernie), ".m.m..");
+  EXPECT_EQ(MixtureMarks(ernie), ".m.m..");
   EXPECT_EQ(ernie.mixture.shared_size, 3072);
   const TensorRef bias = Find(ernie, TensorRole::kChoiceBias);
   EXPECT_EQ(bias.name,

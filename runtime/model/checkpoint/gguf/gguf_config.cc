@@ -143,8 +143,10 @@ void Maker::SetCommon() {
       Needed("attention.head_count", OfLayers("attention.head_count"));
   config["hidden_size"] = width;
   // Layers that predict further tokens come last, and are not used.
-  config["num_hidden_layers"] = Needed("block_count", Int("block_count")) -
-                                Int("nextn_predict_layers").value_or(0);
+  const int64_t blocks = Needed("block_count", Int("block_count"));
+  const int64_t further = Int("nextn_predict_layers").value_or(0);
+  config["num_hidden_layers"] =
+      further < 0 || further > blocks ? int64_t{-1} : blocks - further;
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] =
       OfLayers("attention.head_count_kv").value_or(heads);
