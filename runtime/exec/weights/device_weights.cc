@@ -99,9 +99,10 @@ DeviceWeights::Slot* DeviceWeights::FreeSlot() {
 }
 
 bool DeviceWeights::WaitsForMore() {
-  return wanted_ >= 0 &&
+  const int wanted = wanted_;
+  return wanted >= 0 &&
          std::none_of(slots_.begin(), slots_.end(),
-                      [&](const Slot& slot) { return slot.unit == wanted_; });
+                      [&](const Slot& slot) { return slot.unit == wanted; });
 }
 
 void DeviceWeights::Loop() {
