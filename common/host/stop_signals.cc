@@ -23,12 +23,15 @@ sigset_t Taken() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  struct sigaction hangup {};
-  if (sigaction(SIGHUP, nullptr, &hangup) == 0 &&
-      hangup.sa_handler != SIG_IGN) {
-    sigaddset(&signals, SIGHUP);
-  }
+  // One that is ignored is kept too while it is blocked.
+  sigaddset(&signals, SIGHUP);
   return signals;
+}
+
+bool IgnoresHangups() {
+  struct sigaction hangup {};
+  return sigaction(SIGHUP, nullptr, &hangup) == 0 &&
+         hangup.sa_handler == SIG_IGN;
 }
 
 void Raise(const FileDescriptor& event) {
@@ -56,7 +59,9 @@ bool FirstIsReady(pollfd first, int second, int timeout_ms) {
 }  // namespace
 
 StopSignals::StopSignals(Options options)
-    : options_(options), time_(options.time) {
+    : options_(options),
+      ignores_hangups_(IgnoresHangups()),
+      time_(options.time) {
   const sigset_t signals = Taken();
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
   signal_fd_ =
@@ -145,6 +150,7 @@ void StopSignals::OnHangup(std::function<void()> reload) {
 void StopSignals::OnSignal(int signal) {
   MutexLock lock(&mu_);
   if (signal == SIGHUP && on_hangup_) return on_hangup_();
+  if (signal == SIGHUP && ignores_hangups_) return;
   const bool asks = options_.serves || !watches_.empty();
   if (stopped_ || !asks) End(128 + signal);
   signal_ = signal;

@@ -64,8 +64,9 @@ class StopSignals {
   // from now on.
   void SetTime(absl::Duration time);
 
-  // Has SIGHUP call the function from now on instead of asking to stop. It runs
-  // on a thread of its own and must not take long.
+  // Has SIGHUP call the function from now on, even where nohup has it ignored,
+  // instead of asking to stop. It runs on a thread of its own and must not take
+  // long.
   void OnHangup(std::function<void()> reload);
 
   // While one of these lives, the first signal asks instead of ending the
@@ -108,6 +109,7 @@ class StopSignals {
   int TimeLeftMs();
 
   const Options options_;
+  const bool ignores_hangups_;
   sigset_t before_;
   FileDescriptor signal_fd_, wake_fd_, stop_fd_;
   std::atomic<bool> closing_{false};

@@ -181,21 +181,24 @@ TEST(StopSignalsDeathTest, AHangupIsASignalUnlessItIsIgnored) {
 }
 
 TEST(StopSignalsDeathTest, AHangupCanCallAFunctionInstead) {
-  EXPECT_EXIT(
-      {
-        StopSignals signals({.serves = true});
-        std::atomic<int> hangups{0};
-        signals.OnHangup([&hangups] { ++hangups; });
-        for (int sent = 1; sent <= 2; ++sent) {
-          Send(SIGHUP);
-          while (hangups < sent) absl::SleepFor(absl::Milliseconds(1));
-        }
-        if (signals.stopped()) _exit(1);
-        Send(SIGTERM);
-        signals.WaitFor(absl::InfiniteDuration());
-        _exit(signals.signal() == SIGTERM ? 0 : 2);
-      },
-      testing::ExitedWithCode(0), "");
+  for (const auto handling : {SIG_DFL, SIG_IGN}) {
+    EXPECT_EXIT(
+        {
+          ::signal(SIGHUP, handling);
+          StopSignals signals({.serves = true});
+          std::atomic<int> hangups{0};
+          signals.OnHangup([&hangups] { ++hangups; });
+          for (int sent = 1; sent <= 2; ++sent) {
+            Send(SIGHUP);
+            while (hangups < sent) absl::SleepFor(absl::Milliseconds(1));
+          }
+          if (signals.stopped()) _exit(1);
+          Send(SIGTERM);
+          signals.WaitFor(absl::InfiniteDuration());
+          _exit(signals.signal() == SIGTERM ? 0 : 2);
+        },
+        testing::ExitedWithCode(0), "");
+  }
 }
 
 }  // namespace
