@@ -78,6 +78,11 @@ std::string Text(uint3 at) {
 
 unsigned Bit(int lane) { return 1u << lane; }
 
+// Callers of one place bring one pointer.
+bool IsSame(const char* name, const char* other) {
+  return name == other || std::strcmp(name, other) == 0;
+}
+
 class Runner {
  public:
   std::string Run(const Grid& grid, void (*body)(const void*), const void* arg);
@@ -267,7 +272,7 @@ void Runner::Fault(std::string what) {
 }
 
 int Runner::Barrier(const char* name, bool predicate) {
-  if (arrived_ > 0 && std::strcmp(name, barrier_name_) != 0) {
+  if (arrived_ > 0 && !IsSame(name, barrier_name_)) {
     Fault(absl::StrCat("comes to ", name, " where others came to ",
                        barrier_name_));
   }
@@ -309,8 +314,7 @@ void Runner::Meet(const char* name, unsigned mask, void* request,
   if (meeting == warp.meetings.end()) {
     warp.meetings.push_back({name, mask, complete});
     meeting = warp.meetings.end() - 1;
-  } else if (meeting->complete != complete ||
-             std::strcmp(meeting->name, name) != 0) {
+  } else if (meeting->complete != complete || !IsSame(meeting->name, name)) {
     Fault(absl::StrCat("comes to ", name, " with mask 0x", absl::Hex(mask),
                        " where others of its warp came to ", meeting->name));
   }
