@@ -48,11 +48,12 @@ build() {
   cmake --build "build/$preset" -j "$jobs" ${1:+--target "$@"}
 }
 
-# run_tests FOLDER [WORD...]: runs a build folder's tests; the words go to ctest.
+# run_tests FOLDER [WORD...]: runs a build folder's tests; the words go to ctest. Tests of whole programs wait about as
+# long as they compute, so two more run than there are cores.
 run_tests() {
   local folder=$1
   shift
-  ctest --test-dir "$folder" -j "$jobs" --output-on-failure --no-tests=error "$@"
+  ctest --test-dir "$folder" -j "$((jobs + 2))" --output-on-failure --no-tests=error "$@"
 }
 
 # retry_tests FOLDER [WORD...]: the same, but a test that fails gets a second try. The last lines name the tests that
