@@ -61,11 +61,11 @@ THEIRS = (
 )
 
 
-def windows_of(texts, context):
+def windows_of(texts, context, model=MODEL):
     """(ids, first that counts), cut as `sluice score` does (server/cli/run/score_windows.h)."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(os.path.join(MODEL, "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(os.path.join(model, "tokenizer.json"))
     start = tokenizer.encode("").ids
     room = context - len(start)
     for text in texts:
