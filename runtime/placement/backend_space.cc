@@ -221,26 +221,23 @@ CpuSpace::CpuSpace(const DecoderSpec& spec, const BackendShape& shape) {
     mixed = sizeof(float) * (mixture_rows + 4) * spec.hidden_size;
   }
   gemm_threads = kGemmScratch;
-  size_t slice_rows = 0;  // of all threads
   const bool codes = std::any_of(
       spec.layers.begin(), spec.layers.end(),
       [](const LayerSpec& layer) { return layer.codes != LayerCodes(); });
-  if (shape.weight_format != WeightFormat::kFull || codes ||
-      spec.head_codes != nullptr) {
-    // A panel that is dequantized, of as many inputs as any has, or slices.
+  const bool coded = codes || spec.head_codes != nullptr;
+  if (shape.weight_format != WeightFormat::kFull || coded) {
+    // A panel that is dequantized, of as many inputs as any has.
     const int64_t deepest = std::max<int64_t>(
         {spec.hidden_size, QueryWidth(spec), spec.widest_inner(),
          HasHead(spec, shape) ? spec.embed_dim : 0});
     gemm_threads +=
         kLine + rules.PanelBytes(kPanelColumns, static_cast<int32_t>(deepest),
                                  WeightFormat::kFull);
-    if (codes || spec.head_codes != nullptr) {
-      gemm_threads += sizeof(SliceSpace);
-      slice_rows =
-          sizeof(float) * kSliceRows * SliceRow(static_cast<int32_t>(deepest));
-    }
   }
-  gemm_threads = gemm_threads * shape.threads + slice_rows;
+  if (coded || rules.dtype == DType::kBFloat16) {
+    gemm_threads += sizeof(SliceSpace);
+  }
+  gemm_threads *= shape.threads;
   const size_t attention_thread =
       AttentionScratchSizes(spec.head_dim,
                             shape.sparsity < 1 ? shape.max_model_len : 0)

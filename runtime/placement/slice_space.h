@@ -16,14 +16,12 @@ inline constexpr int32_t kSliceStrip = kSliceInputs * kStripColumns + 16;
 // Rows that share a decoded slice.
 inline constexpr int32_t kSliceRows = 256;
 
-// Returns the floats from a row of k inputs to the next one: not a multiple of
-// a page, either.
-inline constexpr size_t SliceRow(int32_t k) {
-  return static_cast<size_t>(k) + 16;
-}
+// Floats from a row's inputs of a slice to the next row's, likewise.
+inline constexpr int32_t kSliceRow = kSliceInputs + 16;
 
 // What a thread works with.
 struct SliceSpace {
+  alignas(64) float inputs[kSliceRows * kSliceRow];
   alignas(64) float weights[kPanelColumns / kStripColumns * kSliceStrip];
   alignas(64) float sums[kSliceRows * kPanelColumns];   // of a chunk
   alignas(64) float total[kSliceRows * kPanelColumns];  // the result

@@ -5,6 +5,9 @@
 //   exec_bench [threads] [dtype] [layers] [hidden] [heads] [kv_heads] [inner]
 //              [vocab] [sequences] [prompt] [new] [max_step_tokens]
 //              [policy] [disk_dir] [memory_MiB] [rounds] [trace]
+//
+// The shape is Llama's, or that of a model: with its config.json in place of
+// `layers`, the five numbers after it count for nothing.
 
 #include <time.h>
 
@@ -13,8 +16,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "runtime/exec/stage_loader.h"
 #include "runtime/model/checkpoint/dummy_source.h"
@@ -30,6 +38,15 @@ double Now() {
       .count();
 }
 
+// Returns the shape that a file config.json says.
+absl::StatusOr<DecoderSpec> ReadSpec(const char* path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  return ParseDecoderSpec(text.str());
+}
+
 // Seconds that the process's threads have run: what counts on a busy machine.
 double CpuSeconds() {
   timespec t;
@@ -43,8 +60,18 @@ int Main(int argc, char** argv) {
   };
   const int threads = arg(1, 2);
   const bool bf16 = argc <= 2 || absl::string_view(argv[2]) != "float32";
-  const DecoderSpec spec = LlamaSpec(arg(3, 12), arg(4, 768), arg(5, 12),
-                                     arg(6, 12), arg(7, 2048), arg(8, 32000));
+  DecoderSpec spec;
+  if (argc > 3 && absl::EndsWith(argv[3], ".json")) {
+    auto read = ReadSpec(argv[3]);
+    if (!read.ok()) {
+      std::fprintf(stderr, "%s\n", read.status().ToString().c_str());
+      return 2;
+    }
+    spec = *std::move(read);
+  } else {
+    spec = LlamaSpec(arg(3, 12), arg(4, 768), arg(5, 12), arg(6, 12),
+                     arg(7, 2048), arg(8, 32000));
+  }
   const int sequences = arg(9, 64);
   const int prompt = arg(10, 128);
   const int new_tokens = arg(11, 32);

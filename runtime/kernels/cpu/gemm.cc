@@ -18,6 +18,12 @@ namespace {
 constexpr int32_t kMinSplitRows = 16;
 // Below this, dequantizing a panel again costs more than another thread gains.
 constexpr int32_t kMinPartRows = 64;
+// Tasks for each thread, at least: of those that dequantize panels, and of
+// those that only widen them.
+constexpr int kTasks = 2;
+constexpr int kWideningTasks = 8;
+// Below this, widening a panel costs more than products of floats gain.
+constexpr int32_t kMinWidenedRows = 8;
 
 // Grows when the bytes that Pack writes change.
 constexpr int kFormatVersion = 3;
@@ -29,57 +35,89 @@ void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
   }
 }
 
-// Returns the rows of a task, whole units: with many threads and few panels,
-// several tasks dequantize one panel.
-int32_t PartRows(int32_t rows, int32_t panels, int threads, int32_t unit) {
+// Returns the rows of a task, whole units: where there should be more tasks
+// than panels, several make numbers of one panel.
+int32_t PartRows(int32_t rows, int32_t panels, int tasks, int32_t unit) {
   const int32_t units = (rows + unit - 1) / unit;
-  const int32_t wanted =
-      std::clamp((2 * threads + panels - 1) / panels, 1, units);
+  const int32_t wanted = std::clamp((tasks + panels - 1) / panels, 1, units);
   return (units + wanted - 1) / wanted * unit;
 }
 
-// Multiplies rows by a panel in codes: [rows, kPanelColumns] at space->total.
-// `a` is [rows, k], `a_row` apart.
-void MultiplyPanel(const MatrixLayout& w, int panel, const std::byte* codes,
-                   DType dtype, const SumOrder& order, const float* a,
-                   size_t a_row, int32_t rows, SliceSpace* space) {
+// A panel whose weights become floats slice by slice: codes, or numbers in
+// oneDNN's order.
+struct SlicedPanel {
   struct Strip {
-    const CodeFormat* format;
-    const std::byte* codes;
+    const CodeFormat* format = nullptr;  // null: numbers
+    const std::byte* codes = nullptr;
   };
   std::array<Strip, kPanelColumns / kStripColumns> strips;
-  int32_t count = 0;
-  for (int32_t column = w.panel_begin(panel); column < w.panel_end(panel);
-       column += kStripColumns) {
-    const CodedColumns& some = w.CodesAt(column);
-    strips[count++] = {some.format, codes};
-    codes += some.strip_bytes;
+  int32_t count = 0;  // of strips
+  const std::byte* numbers = nullptr;
+  PanelOrder order;  // of the numbers
+  int32_t k = 0;
+  DType dtype = DType::kFloat32;
+  SumOrder sums;
+
+  // Of a matrix that HasSlices.
+  void AddCodes(const MatrixLayout& w, int panel, const std::byte* codes) {
+    for (int32_t column = w.panel_begin(panel); column < w.panel_end(panel);
+         column += kStripColumns) {
+      const CodedColumns& some = w.CodesAt(column);
+      strips[count++] = {some.format, codes};
+      codes += some.strip_bytes;
+    }
   }
-  // Few rows use each number at once; rows that are not there are computed,
-  // too.
-  const bool few = rows <= kFewRows;
+
+  // Makes the floats of inputs [begin, end).
+  void Decode(int32_t begin, int32_t end, float* out) const {
+    if (numbers != nullptr) {
+      WidenSlice(numbers, order, count, begin, end, out);
+      return;
+    }
+    for (int32_t s = 0; s < count; ++s) {
+      DecodeSlice(*strips[s].format, strips[s].codes, begin, end, dtype,
+                  out + s * kSliceStrip);
+    }
+  }
+  // Returns where the numbers of the slice from input `begin` on are.
+  SliceAhead Ahead(int32_t begin) const {
+    if (numbers == nullptr || begin >= k) return {};
+    const size_t inputs = std::min(kSliceInputs, k - begin);
+    const size_t element = ElementBytes(dtype);
+    return {numbers + order.Position(0, begin) * element,
+            CeilDiv(count * kStripColumns, order.block),
+            inputs * order.block * element,
+            size_t{1} * order.padded_k * order.block * element};
+  }
+};
+
+// Multiplies up to kSliceRows rows [rows, k] of the panel's dtype by it: [rows,
+// kPanelColumns] at space->total.
+void MultiplyPanel(const SlicedPanel& panel, const std::byte* a, int32_t rows,
+                   SliceSpace* space) {
+  // Few rows use each number of codes at once; rows that are not there are
+  // computed, too.
+  const bool few = panel.numbers == nullptr && rows <= kFewRows;
   const int32_t together = few && rows > 1 ? kFewRows : rows;
   const size_t numbers = static_cast<size_t>(together) * kPanelColumns;
-  for (int32_t chunk = 0; chunk < w.k; chunk += order.chunk) {
+  for (int32_t chunk = 0; chunk < panel.k; chunk += panel.sums.chunk) {
     float* const sums = chunk == 0 ? space->total : space->sums;
     if (few) std::fill_n(sums, numbers, 0.0f);
-    const int32_t chunk_end = std::min(w.k, chunk + order.chunk);
+    const int32_t chunk_end = std::min(panel.k, chunk + panel.sums.chunk);
     for (int32_t begin = chunk; begin < chunk_end; begin += kSliceInputs) {
       const int32_t end = std::min(chunk_end, begin + kSliceInputs);
-      const SmallAreZeros zeros(dtype == DType::kBFloat16);
-      for (int32_t s = 0; s < count; ++s) {
-        if (few) {
-          MultiplyStrip(*strips[s].format, strips[s].codes, begin, end, dtype,
-                        a + begin, a_row, together, sums + s * kStripColumns,
-                        kPanelColumns);
-        } else {
-          DecodeSlice(*strips[s].format, strips[s].codes, begin, end, dtype,
-                      space->weights + s * kSliceStrip);
-        }
+      const SmallAreZeros zeros(panel.dtype == DType::kBFloat16);
+      WidenRows(a, panel.dtype, panel.k, rows, begin, end, space->inputs);
+      for (int32_t s = 0; few && s < panel.count; ++s) {
+        MultiplyStrip(*panel.strips[s].format, panel.strips[s].codes, begin,
+                      end, panel.dtype, space->inputs, kSliceRow, together,
+                      sums + s * kStripColumns, kPanelColumns);
       }
       if (few) continue;
-      MultiplySlice(space->weights, count, a + begin, a_row, rows, end - begin,
-                    order.odd_first, begin == chunk, sums);
+      panel.Decode(begin, end, space->weights);
+      MultiplySlice(space->weights, panel.count, space->inputs, rows,
+                    end - begin, panel.sums.odd_first, begin == chunk,
+                    panel.Ahead(end), sums);
     }
     if (chunk > 0) AddSums(sums, numbers, space->total);
   }
@@ -136,11 +174,15 @@ struct GemmEngine::PanelShapes {
            last->TileFor(rows).rows == rows;
   }
 
-  // Returns whether so many rows are multiplied with slices of what is in
-  // codes.
-  bool MultiplySlices(int32_t rows) const {
-    return whole->sum_order().chunk > 0 && last->sum_order().chunk > 0 &&
-           (rows <= kFewRows || whole->slices_are_faster());
+  // Returns whether so many rows are multiplied slice by slice.
+  bool MultiplySlices(const MatrixLayout& w, DType dtype, int32_t rows) const {
+    if (whole->sum_order().chunk == 0 || last->sum_order().chunk == 0) {
+      return false;
+    }
+    if (HasSlices(w)) return rows <= kFewRows || whole->slices_are_faster();
+    return dtype == DType::kBFloat16 && rows >= kMinWidenedRows &&
+           whole->slices_are_faster() && whole->packed_order().block > 0 &&
+           last->packed_order().block > 0;
   }
 };
 
@@ -213,9 +255,6 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
           if (some.format == nullptr) continue;
           hash = HashText(hash, absl::StrCat(some.columns, some.format->name));
         }
-        if (HasSlices(*w) && shape->sum_order().chunk > 0) {
-          MakeSliceSpace(w->k);
-        }
       } else {
         bytes = shape->quantized_bytes(w->format);
         hash = HashText(hash, absl::StrCat(WeightFormatName(w->format),
@@ -224,6 +263,15 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
       for (auto& thread : threads_) {
         GrowScratch(thread->panel, shape->packed_bytes());
         GrowScratch(thread->plain, shape->plain_bytes());
+      }
+    } else if (dtype() == DType::kBFloat16) {
+      SLUICE_RETURN_IF_ERROR(shape->PrepareSlices(known_order_));
+    }
+    if (shape->sum_order().chunk > 0 &&
+        (HasSlices(*w) || dtype() == DType::kBFloat16)) {
+      for (auto& thread : threads_) {
+        if (thread->slices != nullptr) continue;
+        thread->slices = std::make_unique<SliceSpace>();
       }
     }
     if (bytes > w->panel_bytes(panel)) {
@@ -234,15 +282,6 @@ absl::Status GemmEngine::Prepare(MatrixLayout* w) {
   }
   w->packing = hash;
   return absl::OkStatus();
-}
-
-void GemmEngine::MakeSliceSpace(int32_t k) {
-  for (auto& thread : threads_) {
-    if (thread->slices == nullptr) {
-      thread->slices = std::make_unique<SliceSpace>();
-    }
-  }
-  wide_.resize(std::max(wide_.size(), kSliceRows * SliceRow(k)));
 }
 
 absl::Status GemmEngine::Pack(const MatrixLayout& w, int panel,
@@ -264,54 +303,58 @@ absl::Status GemmEngine::Multiply(const MatrixLayout& w,
   if (rows == 0 || w.n == 0) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const PanelShapes shapes, ShapesOf(w));
   OneOpenMpThread guard;
-  if (!w.quantized()) {
-    return MultiplyFull(w, shapes, packed, a, rows, epilogue);
+  if (shapes.MultiplySlices(w, dtype(), rows)) {
+    MultiplySliced(w, shapes, packed, a, rows, epilogue);
+    return absl::OkStatus();
   }
-  if (!HasSlices(w) || !shapes.MultiplySlices(rows)) {
-    return MultiplyQuantized(w, shapes, packed, a, rows, epilogue);
-  }
-  const size_t row_bytes = w.k * element_bytes();
-  for (int32_t row = 0; row < rows; row += kSliceRows) {
-    MultiplyCoded(w, shapes, packed,
-                  static_cast<const std::byte*>(a) + row * row_bytes, row,
-                  std::min(kSliceRows, rows - row), epilogue);
-  }
-  return absl::OkStatus();
+  return (this->*(w.quantized() ? &GemmEngine::MultiplyQuantized
+                                : &GemmEngine::MultiplyFull))(
+      w, shapes, packed, a, rows, epilogue);
 }
 
-void GemmEngine::MultiplyCoded(const MatrixLayout& w, const PanelShapes& shapes,
-                               const PackedView& packed, const void* a,
-                               int32_t first_row, int32_t rows,
-                               Epilogue epilogue) {
-  // All panels' tasks read the same floats.
-  constexpr int32_t kWiden = 16;
-  const size_t a_row = SliceRow(w.k);
-  pool_->ParallelFor((rows + kWiden - 1) / kWiden, [&](int task, int) {
-    const int32_t row = task * kWiden;
-    WidenRows(static_cast<const std::byte*>(a) +
-                  static_cast<size_t>(row) * w.k * element_bytes(),
-              dtype(), w.k, std::min(kWiden, rows - row), a_row,
-              wide_.data() + row * a_row);
-  });
+void GemmEngine::MultiplySliced(const MatrixLayout& w,
+                                const PanelShapes& shapes,
+                                const PackedView& packed, const void* a,
+                                int32_t rows, Epilogue epilogue) {
   const int32_t panels = w.num_panels();
-  const int32_t part_rows =
-      PartRows(rows, panels, pool_->num_threads(), kMinPartRows);
+  const int tasks =
+      (w.quantized() ? kTasks : kWideningTasks) * pool_->num_threads();
+  const int32_t part_rows = PartRows(rows, panels, tasks, kMinPartRows);
   const int32_t parts = (rows + part_rows - 1) / part_rows;
+  const size_t row_bytes = w.k * element_bytes();
   pool_->ParallelFor(panels * parts, [&](int task, int thread) {
+    // Neighbouring tasks share the panel.
     const int32_t panel = task / parts;
     const GemmShape& shape = panel + 1 == panels ? *shapes.last : *shapes.whole;
-    const int32_t row = task % parts * part_rows;
-    const int32_t some = std::min(part_rows, rows - row);
-    SliceSpace* const space = threads_[thread]->slices.get();
-    MultiplyPanel(w, panel, packed.At(w.panel_offset(panel)), dtype(),
-                  shape.sum_order(), wide_.data() + row * a_row, a_row, some,
-                  space);
-    for (int32_t first = 0; first < some; first += kTileRows) {
-      float* const tile = space->total + first * kPanelColumns;
-      const int32_t valid = std::min(kTileRows, some - first);
-      CloseRows(valid, shape.n(), kPanelColumns, tile);
-      epilogue(first_row + row + first, valid, w.panel_begin(panel), shape.n(),
-               tile);
+    GemmThread& self = *threads_[thread];
+    const std::byte* const data = packed.At(w.panel_offset(panel));
+    SlicedPanel sliced;
+    sliced.k = w.k;
+    sliced.dtype = dtype();
+    sliced.sums = shape.sum_order();
+    if (HasSlices(w)) {
+      sliced.AddCodes(w, panel, data);
+    } else {
+      sliced.numbers = data;
+      sliced.order = shape.packed_order();
+      sliced.count = shape.width() / kStripColumns;
+      if (w.quantized()) {
+        std::byte* const numbers = AlignScratch(self.panel.data());
+        shape.Dequantize(w, panel, data, numbers, nullptr, self.stream, thread);
+        sliced.numbers = numbers;
+      }
+    }
+    const int32_t end = std::min(rows, (task % parts + 1) * part_rows);
+    for (int32_t row = task % parts * part_rows; row < end; row += kSliceRows) {
+      const int32_t some = std::min(kSliceRows, end - row);
+      MultiplyPanel(sliced, static_cast<const std::byte*>(a) + row * row_bytes,
+                    some, self.slices.get());
+      for (int32_t first = 0; first < some; first += kTileRows) {
+        float* const tile = self.slices->total + first * kPanelColumns;
+        const int32_t valid = std::min(kTileRows, some - first);
+        CloseRows(valid, shape.n(), kPanelColumns, tile);
+        epilogue(row + first, valid, w.panel_begin(panel), shape.n(), tile);
+      }
     }
   });
 }
@@ -360,7 +403,8 @@ absl::Status GemmEngine::MultiplyQuantized(const MatrixLayout& w,
                                            Epilogue epilogue) {
   const int32_t panels = w.num_panels();
   const int32_t unit = shapes.HaveTile(kMinPartRows) ? kMinPartRows : kTileRows;
-  const int32_t part_rows = PartRows(rows, panels, pool_->num_threads(), unit);
+  const int32_t part_rows =
+      PartRows(rows, panels, kTasks * pool_->num_threads(), unit);
   const int32_t parts = (rows + part_rows - 1) / part_rows;
   const size_t row_bytes = w.k * element_bytes();
   pool_->ParallelFor(panels * parts, [&](int task, int thread) {
@@ -441,7 +485,7 @@ std::string GemmEngine::LayoutKey() const {
 }
 
 size_t GemmEngine::scratch_bytes() const {
-  size_t bytes = wide_.size() * sizeof(float);
+  size_t bytes = 0;
   for (const auto& thread : threads_) {
     bytes += sizeof(GemmThread) + thread->scratchpad.size() +
              thread->panel.size() + thread->plain.size() +

@@ -31,10 +31,14 @@
 // engine's dtype. A quantized one holds the codes in that same order (see
 // runtime/quant/panel_codec.h); a task turns it into a full panel in its
 // thread's scratch memory, which stays in the cache, and runs all its row tiles
-// on that. A matrix in a checkpoint's codes is multiplied slice by slice
-// (slice_gemm.h) where oneDNN's order of summation is one that can be had so,
-// which GemmShape tries for each shape: with the same bits. So a GEMM with a
-// quantized matrix has the same bits as one with what Dequantize makes of it.
+// on that. So a GEMM with a quantized matrix has the same bits as one with what
+// Dequantize makes of it.
+//
+// Slices: where oneDNN's order of summation is one that can be had so, which
+// GemmShape tries for each shape, a panel can be multiplied slice by slice, as
+// floats (slice_gemm.h), with the same bits. Matrices in a checkpoint's codes
+// are, as they need not become panels before; and matrices of bfloat16, in any
+// format, where that is faster.
 //
 // Batch invariance: a row's result must not depend on how many rows are
 // computed with it. oneDNN does not promise that (its AVX2 kernels, for
@@ -114,8 +118,6 @@ class GemmEngine : public MatrixPacker {
                                              int panel) const;
   struct PanelShapes;
   absl::StatusOr<PanelShapes> ShapesOf(const MatrixLayout& w) const;
-  // Makes the memory for MultiplyCoded over k inputs.
-  void MakeSliceSpace(int32_t k);
   absl::Status MultiplyFull(const MatrixLayout& w, const PanelShapes& shapes,
                             const PackedView& packed, const void* a,
                             int32_t rows, Epilogue epilogue);
@@ -123,18 +125,16 @@ class GemmEngine : public MatrixPacker {
                                  const PanelShapes& shapes,
                                  const PackedView& packed, const void* a,
                                  int32_t rows, Epilogue epilogue);
-  // The same for up to kSliceRows rows of a matrix in codes, slice by slice;
-  // for the epilogue they begin with `first_row`.
-  void MultiplyCoded(const MatrixLayout& w, const PanelShapes& shapes,
-                     const PackedView& packed, const void* a, int32_t first_row,
-                     int32_t rows, Epilogue epilogue);
+  // The same, with floats that are made slice by slice.
+  void MultiplySliced(const MatrixLayout& w, const PanelShapes& shapes,
+                      const PackedView& packed, const void* a, int32_t rows,
+                      Epilogue epilogue);
   // Returns the first error of a task since the engine was made.
   absl::Status Error() const;
 
   ComputePool* const pool_;
   std::map<std::pair<int32_t, int32_t>, std::unique_ptr<GemmShape>> shapes_;
   std::vector<std::unique_ptr<GemmThread>> threads_;
-  std::vector<float> wide_;  // the rows of MultiplyCoded
   bool known_order_ = true;
   std::atomic<int> error_{0};  // a task's dnnl_status_t
 };

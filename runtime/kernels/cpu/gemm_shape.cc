@@ -43,6 +43,12 @@ void FillRandom(uint32_t seed, float* out, size_t count) {
   }
 }
 
+// Two orders of summation may well agree in one element, so that a panel of few
+// columns needs several tries to tell them apart.
+int Tries(int32_t columns) {
+  return std::max(2, 2 * GemmEngine::kPanelWidth / columns);
+}
+
 // Returns the processor's time that this thread has had.
 double ThreadSeconds() {
   timespec time;
@@ -163,10 +169,7 @@ absl::Status GemmShape::KeepInvariantTiles() {
   std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
   const size_t row_bytes = width_ * sizeof(float);
 
-  // Two orders of summation may well agree in one element, so that a narrow
-  // panel needs several tries to tell them apart.
-  const int tries = std::max(2, 2 * GemmEngine::kPanelWidth / n_);
-  for (int i = 0; i < tries; ++i) {
+  for (int i = 0; i < Tries(n_); ++i) {
     FillRandom(2 + i, rows.data(), k_);
     for (int32_t row = 1; row < max_rows; ++row) {
       std::copy(rows.begin(), rows.begin() + k_,
@@ -318,23 +321,7 @@ absl::StatusOr<SumOrder> GemmShape::FindSumOrder() const {
     return values;
   };
   const std::vector<float> w = random(1, n_);
-  const std::vector<float> row = random(2, 1);
-  const dnnl::stream stream(engine_);
-  std::vector<std::byte> memory_of_packed(packed_bytes() + kScratchAlignment);
-  std::byte* packed = AlignScratch(memory_of_packed.data());
-  SLUICE_RETURN_IF_ERROR(Pack(w.data(), packed, stream));
-  const Tile& tile = tiles_.back();
-  std::vector<std::byte> a(static_cast<size_t>(ReadableRows(tile.rows)) * k_ *
-                           sizeof(float));
-  ConvertFloats(row.data(), row.size(), dtype_, a.data());
-  std::vector<float> out(static_cast<size_t>(tile.rows) * width_);
-  std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
-  if (const dnnl_status_t status = Run(tile, packed, a.data(), out.data(),
-                                       AlignScratch(scratch.data()), stream, 0);
-      status != dnnl_success) {
-    return Internal("oneDNN: a product failed with status ",
-                    static_cast<int>(status));
-  }
+  std::vector<float> row;
   const auto sum = [&](int32_t column, const SumOrder& order) {
     const float* const weights = w.data() + static_cast<size_t>(column) * k_;
     const int32_t flip = order.odd_first ? 1 : 0;
@@ -350,23 +337,45 @@ absl::StatusOr<SumOrder> GemmShape::FindSumOrder() const {
   };
   const bool pairs = dtype_ == DType::kBFloat16;
   if (pairs && k_ % 2 != 0) return SumOrder();
+  std::vector<SumOrder> orders;
   for (const int32_t chunk : {2 * kSliceInputs, 4 * kSliceInputs, k_}) {
-    const SumOrder order = {chunk, pairs};
-    bool same = true;
-    for (int32_t column = 0; column < n_ && same; ++column) {
-      same = std::bit_cast<uint32_t>(sum(column, order)) ==
-             std::bit_cast<uint32_t>(out[column]);
-    }
-    if (same) return order;
+    orders.push_back({chunk, pairs});
   }
-  return SumOrder();
+  const dnnl::stream stream(engine_);
+  std::vector<std::byte> memory_of_packed(packed_bytes() + kScratchAlignment);
+  std::byte* packed = AlignScratch(memory_of_packed.data());
+  SLUICE_RETURN_IF_ERROR(Pack(w.data(), packed, stream));
+  const Tile& tile = tiles_.back();
+  std::vector<std::byte> a(static_cast<size_t>(ReadableRows(tile.rows)) * k_ *
+                           sizeof(float));
+  std::vector<float> out(static_cast<size_t>(tile.rows) * width_);
+  std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
+  for (int i = 0; i < Tries(n_) && !orders.empty(); ++i) {
+    row = random(2 + i, 1);
+    ConvertFloats(row.data(), row.size(), dtype_, a.data());
+    const dnnl_status_t status = Run(tile, packed, a.data(), out.data(),
+                                     AlignScratch(scratch.data()), stream, 0);
+    if (status != dnnl_success) {
+      return Internal("oneDNN: a product failed with status ",
+                      static_cast<int>(status));
+    }
+    std::erase_if(orders, [&](const SumOrder& order) {
+      for (int32_t column = 0; column < n_; ++column) {
+        if (std::bit_cast<uint32_t>(sum(column, order)) !=
+            std::bit_cast<uint32_t>(out[column])) {
+          return true;
+        }
+      }
+      return false;
+    });
+  }
+  return orders.empty() ? SumOrder() : orders.front();
 }
 
-absl::StatusOr<bool> GemmShape::TrySlices() const {
+absl::StatusOr<bool> GemmShape::TrySlices(const SumOrder& sums) const {
   const Tile& tile = tiles_.front();
   const dnnl::stream stream(engine_);
-  const std::vector<float> zeros(static_cast<size_t>(tile.rows) *
-                                 std::max(k_, kSliceInputs));
+  const std::vector<float> zeros(static_cast<size_t>(tile.rows) * k_);
   std::vector<std::byte> packed(packed_bytes() + kScratchAlignment);
   std::vector<std::byte> scratch(scratchpad_bytes_ + kScratchAlignment);
   std::vector<float> out(static_cast<size_t>(tile.rows) * kPanelColumns);
@@ -392,21 +401,33 @@ absl::StatusOr<bool> GemmShape::TrySlices() const {
   const int32_t strips = width_ / kStripColumns;
   const double slices = least([&] {
     for (int32_t i = 0; i < k_; i += kSliceInputs) {
-      MultiplySlice(space->weights, strips, zeros.data(), kSliceInputs,
-                    tile.rows, kSliceInputs, quantized_->sums.odd_first,
-                    /*begin=*/true, space->sums);
+      MultiplySlice(space->weights, strips, space->inputs, tile.rows,
+                    kSliceInputs, sums.odd_first, /*begin=*/true, {},
+                    space->sums);
     }
   });
   return slices < panel;
 }
 
+absl::Status GemmShape::PrepareSlices(bool known_order) {
+  if (slices_ != nullptr) return absl::OkStatus();
+  auto slices = std::make_unique<Slices>();
+  if (known_order) {
+    SLUICE_ASSIGN_OR_RETURN(slices->order, FindOrder());
+  }
+  SLUICE_ASSIGN_OR_RETURN(slices->sums, FindSumOrder());
+  if (slices->sums.chunk > 0) {
+    SLUICE_ASSIGN_OR_RETURN(slices->faster, TrySlices(slices->sums));
+  }
+  slices_ = std::move(slices);
+  return absl::OkStatus();
+}
+
 absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   if (quantized_ != nullptr) return absl::OkStatus();
+  SLUICE_RETURN_IF_ERROR(PrepareSlices(known_order));
   auto q = std::make_unique<Quantized>();
-  PanelOrder order;
-  if (known_order) {
-    SLUICE_ASSIGN_OR_RETURN(order, FindOrder());
-  }
+  PanelOrder order = slices_->order;
   q->in_order = order.block != 0;
   DType decoded = dtype_;
   if (!q->in_order) {
@@ -426,11 +447,7 @@ absl::Status GemmShape::PrepareQuantized(bool known_order) try {
   q->decoded = decoded;
   q->int4 = PanelCodec(n_, k_, 4, decoded, order);
   q->int8 = PanelCodec(n_, k_, 8, decoded, order);
-  SLUICE_ASSIGN_OR_RETURN(q->sums, FindSumOrder());
   quantized_ = std::move(q);
-  if (quantized_->sums.chunk > 0) {
-    SLUICE_ASSIGN_OR_RETURN(quantized_->slices_are_faster, TrySlices());
-  }
   return absl::OkStatus();
 } catch (const dnnl::error& e) {
   return DnnlError("reorder", e);

@@ -81,9 +81,13 @@ class GemmShape {
   absl::Status Pack(const float* rows, std::byte* out,
                     const dnnl::stream& stream) const;
 
-  // Makes what a panel in a quantized format needs; to be called before the
-  // calls below. `known_order`: false to have row-major codes and oneDNN's
-  // reorder even if the packed order is one that PanelOrder can describe.
+  // Finds out whether and how panels can be multiplied slice by slice.
+  // `known_order`: false to take oneDNN's packed order for one that PanelOrder
+  // cannot describe.
+  absl::Status PrepareSlices(bool known_order);
+  // Does so, and makes what a panel in a quantized format needs; to be called
+  // before the calls below. Where the packed order is not known, codes are
+  // row-major, and oneDNN reorders what they give.
   absl::Status PrepareQuantized(bool known_order);
   bool has_quantized() const { return quantized_ != nullptr; }
   // Returns the bytes of a panel in this format, not kFull.
@@ -104,11 +108,17 @@ class GemmShape {
                            const std::byte* quantized, std::byte* out,
                            std::byte* plain, const dnnl::stream& stream,
                            int thread) const;
-  // Returns the order in which Run sums, if PrepareQuantized found it: then
+  // Returns the order in which Run sums, if PrepareSlices found it: then
   // MultiplySlice gives the same bits.
-  const SumOrder& sum_order() const { return quantized_->sums; }
+  SumOrder sum_order() const {
+    return slices_ == nullptr ? SumOrder() : slices_->sums;
+  }
+  // Returns the packed order, if PrepareSlices found it: else block is 0.
+  const PanelOrder& packed_order() const { return slices_->order; }
   // Returns whether MultiplySlice took less time than Run when it was tried.
-  bool slices_are_faster() const { return quantized_->slices_are_faster; }
+  bool slices_are_faster() const {
+    return slices_ != nullptr && slices_->faster;
+  }
   // Returns whether the codes lie in the packed order.
   bool quantized_in_order() const { return quantized_->in_order; }
 
@@ -123,13 +133,16 @@ class GemmShape {
   int32_t k() const { return k_; }
 
  private:
+  struct Slices {
+    PanelOrder order;
+    SumOrder sums;
+    bool faster = false;
+  };
   struct Quantized {
     PanelCodec int4, int8;
     bool in_order = false;
     PanelOrder order;  // of what is decoded, and its dtype
     DType decoded = DType::kFloat32;
-    SumOrder sums;
-    bool slices_are_faster = false;
     // Reorders float32 [k, n] to the packed order if not in_order.
     dnnl::reorder reorder;
     std::vector<dnnl::memory> plain, packed;  // per thread
@@ -147,10 +160,10 @@ class GemmShape {
   // Finds the order of summation by trying those that oneDNN is known to have;
   // chunk is 0 if it has another.
   absl::StatusOr<SumOrder> FindSumOrder() const;
-  // Returns whether MultiplySlice is faster than the largest tile: twice so
-  // with bfloat16 where the processor does fewer of these multiply-adds at a
-  // time.
-  absl::StatusOr<bool> TrySlices() const;
+  // Returns whether MultiplySlice, which sums in this order, is faster than the
+  // largest tile: twice so with bfloat16 where the processor does fewer of
+  // these multiply-adds at a time.
+  absl::StatusOr<bool> TrySlices(const SumOrder& sums) const;
   // Drops the tiles that do not give every row the same bits.
   absl::Status KeepInvariantTiles();
 
@@ -163,6 +176,7 @@ class GemmShape {
   std::vector<dnnl::memory> weights_;  // per thread, with its own data handle
   size_t scratchpad_bytes_ = 0;
   std::vector<Tile> tiles_;  // largest first
+  std::unique_ptr<Slices> slices_;
   std::unique_ptr<Quantized> quantized_;
 };
 

@@ -22,13 +22,37 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::CappedTag<float, kStripColumns>;
 using VF = hn::Vec<DF>;
 
+constexpr size_t kLine = 64;
+
+HWY_INLINE void PrefetchToL2(const std::byte* p) {
+#if defined(__GNUC__)
+  __builtin_prefetch(p, 0, 2);
+#endif
+}
+
+// Gives the lines of a coming slice, as many at a time as a slice has inputs.
+struct AheadPieces {
+  const SliceAhead slice;
+  size_t block = 0;
+  size_t at = 0;  // bytes of the block
+
+  // Null: none is left.
+  const std::byte* Take(int32_t inputs) {
+    if (block == slice.blocks) return nullptr;
+    const std::byte* const piece = slice.first + block * slice.stride + at;
+    at += kLine * inputs;
+    if (at + kLine * inputs > slice.block_bytes) ++block, at = 0;
+    return piece;
+  }
+};
+
 // The sums of a few rows and strips, of a vector of columns of each, are in
 // registers.
 template <bool kOddFirst, int kStrips, int... kRow>
 HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
                               const float* weights, const float* a,
-                              size_t a_row, int32_t inputs, bool begin,
-                              float* sums) {
+                              int32_t inputs, bool begin,
+                              const std::byte* ahead, float* sums) {
   const DF d;
   constexpr int kRows = sizeof...(kRow);
   const auto at = [&](int row, int strip) {
@@ -43,6 +67,7 @@ HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
     }
   }
   const auto add = [&](int32_t i) HWY_ATTR {
+    if (ahead != nullptr) PrefetchToL2(ahead + size_t{kLine} * i);
     VF w[kStrips];
 #pragma GCC unroll 8
     for (int s = 0; s < kStrips; ++s) {
@@ -50,7 +75,7 @@ HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const VF x = hn::Set(d, a[r * a_row + i]);
+      const VF x = hn::Set(d, a[r * kSliceRow + i]);
 #pragma GCC unroll 8
       for (int s = 0; s < kStrips; ++s) {
         sum[r][s] = hn::MulAdd(x, w[s], sum[r][s]);
@@ -74,28 +99,28 @@ HWY_INLINE void MultiplyBlock(std::integer_sequence<int, kRow...>,
 
 template <bool kOddFirst, int kRows, int kStrips>
 HWY_NOINLINE void MultiplyStrips(const float* weights, const float* a,
-                                 size_t a_row, int32_t inputs, bool begin,
-                                 float* sums) {
+                                 int32_t inputs, bool begin,
+                                 const std::byte* ahead, float* sums) {
   for (size_t c = 0; c < kStripColumns; c += hn::Lanes(DF())) {
     MultiplyBlock<kOddFirst, kStrips>(std::make_integer_sequence<int, kRows>(),
-                                      weights + c, a, a_row, inputs, begin,
+                                      weights + c, a, inputs, begin, ahead,
                                       sums + c);
   }
 }
 
 // Of kStrips strips, all rows: blocks of nearly as many.
 template <bool kOddFirst, int kStrips>
-void MultiplyRows(const float* weights, const float* a, size_t a_row,
-                  int32_t rows, int32_t inputs, bool begin, float* sums) {
+void MultiplyRows(const float* weights, const float* a, int32_t rows,
+                  int32_t inputs, bool begin, AheadPieces* ahead, float* sums) {
   constexpr int32_t kMost = 6;
   const int32_t blocks = (rows + kMost - 1) / kMost;
   for (int32_t block = 0; block < blocks; ++block) {
     const int32_t row = block * rows / blocks;
-    const float* const from = a + row * a_row;
+    const float* const from = a + row * kSliceRow;
     float* const to = sums + static_cast<size_t>(row) * kPanelColumns;
     const auto multiply = [&](auto count) {
       MultiplyStrips<kOddFirst, decltype(count)::value, kStrips>(
-          weights, from, a_row, inputs, begin, to);
+          weights, from, inputs, begin, ahead->Take(inputs), to);
     };
     switch ((block + 1) * rows / blocks - row) {
       case 1:
@@ -121,12 +146,13 @@ void MultiplyRows(const float* weights, const float* a, size_t a_row,
 
 template <bool kOddFirst>
 void MultiplyAll(const float* weights, int32_t strips, const float* a,
-                 size_t a_row, int32_t rows, int32_t inputs, bool begin,
-                 float* sums) {
+                 int32_t rows, int32_t inputs, bool begin,
+                 const SliceAhead& slice_ahead, float* sums) {
+  AheadPieces ahead = {slice_ahead};
   int32_t s = 0;
   const auto multiply = [&](auto count) {
     MultiplyRows<kOddFirst, decltype(count)::value>(
-        weights + s * kSliceStrip, a, a_row, rows, inputs, begin,
+        weights + s * kSliceStrip, a, rows, inputs, begin, &ahead,
         sums + s * kStripColumns);
     s += decltype(count)::value;
   };
@@ -135,32 +161,70 @@ void MultiplyAll(const float* weights, int32_t strips, const float* a,
 }
 
 void MultiplySliceImpl(const float* weights, int32_t strips, const float* a,
-                       size_t a_row, int32_t rows, int32_t inputs,
-                       bool odd_first, bool begin, float* sums) {
+                       int32_t rows, int32_t inputs, bool odd_first, bool begin,
+                       const SliceAhead& ahead, float* sums) {
   if (odd_first) {
-    MultiplyAll<true>(weights, strips, a, a_row, rows, inputs, begin, sums);
+    MultiplyAll<true>(weights, strips, a, rows, inputs, begin, ahead, sums);
   } else {
-    MultiplyAll<false>(weights, strips, a, a_row, rows, inputs, begin, sums);
+    MultiplyAll<false>(weights, strips, a, rows, inputs, begin, ahead, sums);
   }
 }
 
 void WidenRowsImpl(const void* a, DType dtype, int32_t k, int32_t rows,
-                   size_t out_row, float* out) {
+                   int32_t begin, int32_t end, float* out) {
   const DF d;
   const hn::Rebind<hwy::bfloat16_t, DF> db;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  for (int32_t row = 0; row < rows; ++row, out += out_row) {
-    const size_t first = static_cast<size_t>(row) * k;
+  const int32_t count = end - begin;
+  for (int32_t row = 0; row < rows; ++row, out += kSliceRow) {
+    const size_t first = static_cast<size_t>(row) * k + begin;
     if (dtype == DType::kFloat32) {
-      std::memcpy(out, static_cast<const float*>(a) + first, k * sizeof(float));
+      std::memcpy(out, static_cast<const float*>(a) + first,
+                  count * sizeof(float));
       continue;
     }
     const auto* from = static_cast<const hwy::bfloat16_t*>(a) + first;
     int32_t i = 0;
-    for (; i + lanes <= k; i += lanes) {
+    for (; i + lanes <= count; i += lanes) {
       hn::StoreU(hn::PromoteTo(d, hn::LoadU(db, from + i)), d, out + i);
     }
-    for (; i < k; ++i) out[i] = hwy::F32FromBF16(from[i]);
+    for (; i < count; ++i) out[i] = hwy::F32FromBF16(from[i]);
+  }
+}
+
+void WidenSliceImpl(const std::byte* panel, const PanelOrder& order,
+                    int32_t strips, int32_t begin, int32_t end, float* out) {
+  const DF d;
+  const hn::Rebind<uint32_t, DF> du;
+  const hn::Rebind<hwy::bfloat16_t, DF> db;
+  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
+  const auto* const numbers = reinterpret_cast<const uint16_t*>(panel);
+  // From front to back in memory.
+  const int32_t together = order.block / kStripColumns;
+  for (int32_t first = 0; first < strips; first += together) {
+    const int32_t last = HWY_MIN(strips, first + together);
+    for (int32_t i = begin; i < end; i += order.interleave) {
+      float* const to = out + (i - begin) * kStripColumns;
+      const uint16_t* from = numbers + order.Position(first * kStripColumns, i);
+      for (int32_t s = first; s < last; ++s) {
+        float* const strip = to + s * kSliceStrip;
+        for (int32_t c = 0; c < kStripColumns; c += lanes) {
+          if (order.interleave == 1) {
+            const auto* const p =
+                reinterpret_cast<const hwy::bfloat16_t*>(from);
+            hn::StoreU(hn::PromoteTo(d, hn::LoadU(db, p)), d, strip + c);
+            from += lanes;
+            continue;
+          }
+          const auto pair =
+              hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
+          hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(pair)), d, strip + c);
+          hn::StoreU(hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u))), d,
+                     strip + kStripColumns + c);
+          from += 2 * lanes;
+        }
+      }
+    }
   }
 }
 
@@ -192,18 +256,24 @@ SmallAreZeros::~SmallAreZeros() = default;
 
 HWY_EXPORT(MultiplySliceImpl);
 HWY_EXPORT(WidenRowsImpl);
+HWY_EXPORT(WidenSliceImpl);
 HWY_EXPORT(AddSumsImpl);
 
 void MultiplySlice(const float* weights, int32_t strips, const float* a,
-                   size_t a_row, int32_t rows, int32_t inputs, bool odd_first,
-                   bool begin, float* sums) {
+                   int32_t rows, int32_t inputs, bool odd_first, bool begin,
+                   const SliceAhead& ahead, float* sums) {
   HWY_DYNAMIC_DISPATCH(MultiplySliceImpl)
-  (weights, strips, a, a_row, rows, inputs, odd_first, begin, sums);
+  (weights, strips, a, rows, inputs, odd_first, begin, ahead, sums);
 }
 
 void WidenRows(const void* a, DType dtype, int32_t k, int32_t rows,
-               size_t out_row, float* out) {
-  HWY_DYNAMIC_DISPATCH(WidenRowsImpl)(a, dtype, k, rows, out_row, out);
+               int32_t begin, int32_t end, float* out) {
+  HWY_DYNAMIC_DISPATCH(WidenRowsImpl)(a, dtype, k, rows, begin, end, out);
+}
+
+void WidenSlice(const std::byte* panel, const PanelOrder& order, int32_t strips,
+                int32_t begin, int32_t end, float* out) {
+  HWY_DYNAMIC_DISPATCH(WidenSliceImpl)(panel, order, strips, begin, end, out);
 }
 
 void AddSums(const float* sums, size_t count, float* total) {
