@@ -6,6 +6,8 @@
   predict   policies and workloads of many kinds, predicted by `sluice plan` from this
             machine's profile, then run: throughput and binding resource
   formats   the same for weights in codes of checkpoints
+  mixtures  the same for a mixture of experts: Qwen3-30B-A3B's width (hidden 2048, 128 experts
+            of 768, 8 of them chosen), 2 of its 48 layers
   grid_*    all in memory, weights on disk (_disk), more KV than memory (_kv): the planner's
             choice beside a grid of policies, all measured
   adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
@@ -41,6 +43,10 @@ SHAPE = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
          "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16", "hidden_act": "silu",
          "rope_theta": 10000.0, "tie_word_embeddings": False, "bos_token_id": 1,
          "eos_token_id": 2}
+MIXTURE = {**SHAPE, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe",
+           "num_hidden_layers": 2, "head_dim": 128, "num_experts": 128, "num_experts_per_tok": 8,
+           "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1,
+           "mlp_only_layers": [], "rope_theta": 1000000.0}
 MB = 1 << 20
 RESOURCES = {"disk read": "disk_read", "disk write": "disk_write",
              "host to device": "h2d", "device to host": "d2h"}
@@ -57,8 +63,8 @@ class Bench:
         with open(path) as f:
             self.profile = json.load(f)
 
-    def set_model(self, **codes):
-        """What runs from now on: SHAPE, with its weights in these codes."""
+    def set_model(self, shape=SHAPE, **codes):
+        """What runs from now on: the shape, SHAPE with its weights in these codes."""
         self.model = os.path.join(self.scratch, "model")
         os.makedirs(self.model, exist_ok=True)
         kept = {}
@@ -66,7 +72,7 @@ class Bench:
             layers = [[codes["attention"]] * 4 + [codes["mlp"]] * 2 + [codes["down"]] + [""] * 3] * SHAPE["num_hidden_layers"]
             kept = {"kept_codes": {"layers": layers, "head": codes["head"], "embedding": ""}}
         with open(os.path.join(self.model, "config.json"), "w") as f:
-            json.dump({**SHAPE, **kept}, f)
+            json.dump({**shape, **kept}, f)
 
     def sluice(self, *command, preexec=None):
         done = subprocess.run([os.path.join(self.args.bin, "sluice"), *command],
@@ -171,6 +177,24 @@ class Bench:
                   ("Q8_0, two micro-batches", usual, ram, "gbs=16 num-microbatches=2 w=0/100/0 max-step-tokens=256", 1)]
         self.compare("formats", cases, lambda case: self.set_model(
             **dict(zip(("attention", "mlp", "down", "head"), kinds[case.split(",")[0]]))))
+
+    def mixtures(self):
+        rng = random.Random(3)
+        usual, short, long = [(64, 16)] * 128, [(16, 12)] * 256, [(512, 8)] * 16
+        few, mixed = [(32, 16)] * 8, [(rng.randrange(8, 128), rng.randrange(4, 24)) for _ in range(128)]
+        ram = 6 << 30
+        cases = [(f"{name}, {place}", lengths, ram, f"gbs={gbs} w={share} max-step-tokens=1024", 1)
+                 for name, lengths, gbs in (("usual", usual, 128), ("short", short, 256), ("few", few, 8))
+                 for place, share in (("in memory", "0/100/0"), ("on disk", "0/0/100"))]
+        cases += [
+            ("long, in memory", long, ram, "gbs=16 w=0/100/0 max-step-tokens=2048", 1),
+            ("mixed, half on disk", mixed, ram, "gbs=128 w=0/50/50 max-step-tokens=1024", 1),
+            ("usual, two micro-batches, on disk", usual, ram,
+             "gbs=64 num-microbatches=2 w=0/0/100 max-step-tokens=512", 1),
+            ("usual, int4 in memory", usual, ram, "gbs=128 w=0/100/0 compress-weights=int4 max-step-tokens=1024", 1),
+            ("usual, KV on disk", usual, ram, "gbs=128 w=0/100/0 c=0/0/100 max-step-tokens=1024", 1),
+            ("usual, 2 workers", usual, ram, "gbs=64 w=0/100/0 max-step-tokens=512", 2)]
+        self.compare("mixtures", cases, lambda case: self.set_model(MIXTURE))
 
     def compare(self, record, cases, prepare=lambda case: None):
         """Runs cases (name, lengths, memory, policy, workers), each beside its prediction."""
@@ -365,7 +389,7 @@ class Bench:
 
 
 def main():
-    cases = ("predict", "formats", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
+    cases = ("predict", "formats", "mixtures", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
