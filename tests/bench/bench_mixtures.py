@@ -27,7 +27,7 @@ from machine import machine, record_case
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 # llama.cpp gets this long for each number of sequences.
-PEER_SECONDS = 300
+PEER_SECONDS = 240
 
 
 def sluice(args, sequences, new, scratch):
@@ -52,7 +52,7 @@ def sluice(args, sequences, new, scratch):
 
 def llama(args, sequences):
     """llama.cpp's decoded tokens/s, or None if it took too long or did not run."""
-    new = args.new if sequences > 1 else 8
+    new = 8 if sequences == 1 else 2
     with Cgroup(args.memory * MIB) as group:
         try:
             done = subprocess.run(
