@@ -22,9 +22,12 @@ absl::StatusOr<std::unique_ptr<PackedWeights>> PackedWeights::Create(
 }
 
 std::string PackedWeights::PackedKey() const {
-  // Rows of the position table that may be looked up.
+  // Rows of the position table that may be looked up. Other models' files do
+  // for sequences of any length.
   const int64_t positions =
-      int64_t{shape_.max_model_len} + spec_.position_offset;
+      spec_.positions == PositionKind::kLearned
+          ? int64_t{shape_.max_model_len} + spec_.position_offset
+          : 0;
   std::string key =
       absl::StrCat(matrices_->PackingKey(),
                    ";weights=", WeightFormatName(shape_.weight_format),

@@ -10,14 +10,15 @@ namespace sluice {
 inline absl::StatusOr<BackendParts> SmallBackend(const DecoderSpec& spec,
                                                  DType dtype,
                                                  WeightFormat format,
-                                                 MemoryBudget* budget) {
+                                                 MemoryBudget* budget,
+                                                 int32_t max_model_len = 64) {
   BackendOptions options;
   options.layers = {0, 1};
   options.dtype = dtype;
   options.weight_format = format;
   options.kv_format = UnquantizedKvFormat(dtype);
   options.max_rows = 16;
-  options.max_model_len = 64;
+  options.max_model_len = max_model_len;
   options.threads = 2;
   options.budget = budget;
   return CreateBackend(BackendKind::kCpu, spec, options);

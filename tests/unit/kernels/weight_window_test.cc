@@ -106,5 +106,20 @@ TEST_F(WeightWindowTest, BiasesLearnedPositionsAndProjections) {
   }
 }
 
+TEST_F(WeightWindowTest, FilesDoForSequencesOfAnyLength) {
+  const auto key = [&](const DecoderSpec& spec, int32_t max_model_len) {
+    auto backend = SmallBackend(spec, DType::kFloat32, WeightFormat::kFull,
+                                &memory_, max_model_len);
+    EXPECT_TRUE(backend.ok()) << backend.status();
+    return backend.ok() ? backend->weights->PackedKey() : "";
+  };
+  DecoderSpec spec = LlamaSpec(1, 64, 4, 2, 100, 200);
+  EXPECT_EQ(key(spec, 64), key(spec, 96));
+  // A table of positions has rows for each.
+  spec.positions = PositionKind::kLearned;
+  EXPECT_EQ(key(spec, 64), key(spec, 64));
+  EXPECT_NE(key(spec, 64), key(spec, 96));
+}
+
 }  // namespace
 }  // namespace sluice
