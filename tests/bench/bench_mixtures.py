@@ -2,7 +2,7 @@
 """A mixture of experts larger than memory, beside its bounds and llama.cpp.
 
     bench_mixtures.py FILE.gguf --memory 2457 --llama-cpp BIN_DIR [--sequences 512]
-                      [--prompt 4] [--new 4] [--peers 1,8,64] [--rounds 1]
+                      [--prompt 4] [--new 4] [--peers 1,64,256] [--rounds 1]
                       [--disk-dir DIR] [--bin build/release/bin] [--label NAME]
 
 make_mixture.py makes the file. Each round runs `sluice run` and then llama-batched-bench under
@@ -27,7 +27,7 @@ from machine import machine, record_case
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 # llama.cpp gets this long for each number of sequences.
-PEER_SECONDS = 240
+PEER_SECONDS = 200
 
 
 def sluice(args, sequences, new, scratch):
@@ -52,14 +52,15 @@ def sluice(args, sequences, new, scratch):
 
 def llama(args, sequences):
     """llama.cpp's decoded tokens/s, or None if it took too long or did not run."""
-    new = 8 if sequences == 1 else 2
+    # Of many sequences, only what is decoded is compared.
+    prompt, new = (args.prompt, 8) if sequences == 1 else (1, 2)
     with Cgroup(args.memory * MIB) as group:
         try:
             done = subprocess.run(
                 [os.path.join(args.llama_cpp, "llama-batched-bench"), "-m", args.file, "-c",
-                 str(max(256, sequences * (args.prompt + new))), "-b", "512", "-ub", "512",
-                 "-npp", str(args.prompt), "-ntg", str(new), "-npl", str(sequences), "-t",
-                 str(os.cpu_count()), "--no-warmup", "--output-format", "jsonl"],
+                 str(max(256, sequences * (prompt + new))), "-b", "512", "-ub", "512",
+                 "-npp", str(prompt), "-ntg", str(new), "-npl", str(sequences), "-t",
+                 str(os.cpu_count()), "--output-format", "jsonl"],
                 capture_output=True, text=True, preexec_fn=group.enter, timeout=PEER_SECONDS)
         except subprocess.TimeoutExpired:
             return None
@@ -108,7 +109,7 @@ def main():
     parser.add_argument("--prompt", type=int, default=4)
     parser.add_argument("--new", type=int, default=4)
     parser.add_argument("--peers", type=lambda s: [int(x) for x in s.split(",")],
-                        default=[1, 8, 64])
+                        default=[1, 64, 256])
     parser.add_argument("--policy", help="words for --policy")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--label", help="the case's name; the file's unless given")
@@ -116,7 +117,7 @@ def main():
     os.makedirs(args.disk_dir, exist_ok=True)
     info = machine(args.bin, args.disk_dir)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
-        sluice(args, 1, 1, scratch)  # makes the images
+        sluice(args, 1, args.new, scratch)  # makes the images
         rounds = [one_round(args, scratch) for _ in range(args.rounds)]
     case = args.label or os.path.basename(args.file)
     figures = {k: summary([r[k] for r in rounds if k in r]) for k in rounds[0]}
