@@ -4,8 +4,9 @@
 // of both in 10^9 operations a second, and the bytes of experts that are read,
 // in GB/s; median and spread of rounds in which both take turns.
 //
-//   mixture_bench CONFIG.json [dtype] [threads] [max_rows]
+//   mixture_bench CONFIG.json [dtype] [threads] [rows...]
 //
+// Weights come from memory: copies of the MLP take turns.
 // The router's products are not counted as such, its time is.
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -28,6 +30,8 @@ namespace sluice {
 namespace {
 
 constexpr int kRounds = 5;
+// Bytes of weights that exceed all caches.
+constexpr size_t kBeyondCache = size_t{1} << 30;
 
 void Must(const absl::Status& status) {
   if (status.ok()) return;
@@ -76,10 +80,14 @@ class Layer {
     options.budget = &budget_;
     parts_ = Must(CreateBackend(BackendKind::kCpu, spec, options));
     const size_t bytes = parts_.weights->LayerBytes(0);
-    packed_ = Must(HostBuffer::Create("layer", bytes, &budget_));
+    packed_.push_back(Must(HostBuffer::Create("layer", bytes, &budget_)));
     Must(parts_.weights->PackLayer(
         0, DummySource(), [](uint64_t) { return absl::OkStatus(); },
-        PackedWindow::Whole(packed_.as<std::byte>(), bytes)));
+        PackedWindow::Whole(packed_[0].as<std::byte>(), bytes)));
+    while (packed_.size() * bytes < kBeyondCache) {
+      packed_.push_back(Must(HostBuffer::Create("layer", bytes, &budget_)));
+      std::memcpy(packed_.back().data(), packed_[0].data(), bytes);
+    }
     x_.resize(int64_t{max_rows} * spec.hidden_size);
     for (size_t i = 0; i < x_.size(); ++i) {
       x_[i] = std::sin(static_cast<float>(i * i % 9973));
@@ -90,8 +98,9 @@ class Layer {
   double Run(int32_t rows) {
     std::vector<float> x(x_.begin(),
                          x_.begin() + int64_t{rows} * spec_.hidden_size);
-    const Backend::PackedLayer layer = {PackedView::Whole(packed_.data()),
-                                        false};
+    turn_ = (turn_ + 1) % packed_.size();
+    const Backend::PackedLayer layer = {
+        PackedView::Whole(packed_[turn_].data()), false};
     const BatchView batch = {.rows = rows};
     const auto begin = Clock::now();
     if (spec_.has_mixtures()) {
@@ -119,7 +128,7 @@ class Layer {
       if (rows[expert] == 0) continue;
       ++experts_used_;
       Must(backend.RunExpert(0, expert,
-                             PackedView::Whole(packed_.as<std::byte>() +
+                             PackedView::Whole(packed_[turn_].as<std::byte>() +
                                                layout.expert_begin(expert))));
     }
     Must(backend.AddExperts(0, batch, 0, x));
@@ -128,7 +137,8 @@ class Layer {
   const DecoderSpec spec_;
   MemoryBudget budget_;
   BackendParts parts_;
-  HostBuffer packed_;
+  std::vector<HostBuffer> packed_;  // copies
+  size_t turn_ = 0;
   std::vector<float> x_;
   int32_t experts_used_ = 0;
 };
@@ -146,14 +156,17 @@ int Main(int argc, char** argv) {
   if (argc < 2) {
     std::fprintf(stderr,
                  "usage: mixture_bench CONFIG.json [dtype] [threads] "
-                 "[max_rows]\n");
+                 "[rows...]\n");
     return 2;
   }
   const DType dtype = argc > 2 && absl::string_view(argv[2]) == "float32"
                           ? DType::kFloat32
                           : DType::kBFloat16;
   const int threads = argc > 3 ? std::atoi(argv[3]) : 2;
-  const int32_t max_rows = argc > 4 ? std::atoi(argv[4]) : 4096;
+  std::vector<int32_t> numbers = {1, 4, 16, 64, 256, 1024, 4096};
+  if (argc > 4) numbers.clear();
+  for (int i = 4; i < argc; ++i) numbers.push_back(std::atoi(argv[i]));
+  const int32_t max_rows = *std::max_element(numbers.begin(), numbers.end());
   const DecoderSpec spec = ReadSpec(argv[1]);
   if (!spec.layer(0).mixture) {
     std::fprintf(stderr, "the first layer of %s is no mixture\n", argv[1]);
@@ -165,7 +178,8 @@ int Main(int argc, char** argv) {
       2.0 * (spec.gated_mlp ? 3 : 2) * spec.hidden_size *
       spec.mixture.experts_per_token * spec.mixture.expert_size;
   std::printf("[");
-  for (int32_t rows = 1; rows <= max_rows; rows *= 4) {
+  const char* comma = "";
+  for (const int32_t rows : numbers) {
     std::vector<double> of_dense, of_mixture, share;
     for (int round = -1; round < kRounds; ++round) {
       const double mlp = dense.Run(rows), experts = mixture.Run(rows);
@@ -182,10 +196,11 @@ int Main(int argc, char** argv) {
         "%s\n {\"rows\": %d, \"experts\": %d, \"mlp\": [%.1f, %.1f, %.1f], "
         "\"mixture\": [%.1f, %.1f, %.1f], \"share\": [%.2f, %.2f, %.2f], "
         "\"expert GB/s\": %.1f}",
-        rows == 1 ? "" : ",", rows, mixture.experts_used(), d.median, d.least,
-        d.most, m.median, m.least, m.most, s.median, s.least, s.most,
+        comma, rows, mixture.experts_used(), d.median, d.least, d.most,
+        m.median, m.least, m.most, s.median, s.least, s.most,
         1e-9 * bytes * flops / (rows * flops_of_row));
     std::fflush(stdout);
+    comma = ",";
   }
   std::printf("\n]\n");
   return 0;

@@ -22,6 +22,10 @@ constexpr int32_t kMinPartRows = 64;
 // those that only widen them.
 constexpr int kTasks = 2;
 constexpr int kWideningTasks = 8;
+// Strips and inputs that are widened at a time: the strips that MultiplySlice
+// takes together, and 32 KiB of floats.
+constexpr int32_t kWidenedStrips = 4;
+constexpr int32_t kWidenedInputs = 128;
 // Below this, widening a panel costs more than products of floats gain.
 constexpr int32_t kMinWidenedRows = 8;
 
@@ -53,7 +57,8 @@ struct SlicedPanel {
   std::array<Strip, kPanelColumns / kStripColumns> strips;
   int32_t count = 0;  // of strips
   const std::byte* numbers = nullptr;
-  PanelOrder order;  // of the numbers
+  const std::byte* next = nullptr;  // likely wanted after these; or null
+  PanelOrder order;                 // of the numbers
   int32_t k = 0;
   DType dtype = DType::kFloat32;
   SumOrder sums;
@@ -68,28 +73,51 @@ struct SlicedPanel {
     }
   }
 
-  // Makes the floats of inputs [begin, end).
+  // Makes the floats of inputs [begin, end) of codes.
   void Decode(int32_t begin, int32_t end, float* out) const {
-    if (numbers != nullptr) {
-      WidenSlice(numbers, order, count, begin, end, out);
-      return;
-    }
     for (int32_t s = 0; s < count; ++s) {
       DecodeSlice(*strips[s].format, strips[s].codes, begin, end, dtype,
                   out + s * kSliceStrip);
     }
   }
-  // Returns where the numbers of the slice from input `begin` on are.
-  SliceAhead Ahead(int32_t begin) const {
-    if (numbers == nullptr || begin >= k) return {};
-    const size_t inputs = std::min(kSliceInputs, k - begin);
+  // Returns where the numbers are that are widened after those of strips from
+  // `strip` on and inputs [begin, end).
+  SliceAhead After(int32_t strip, int32_t begin, int32_t end) const {
+    constexpr int32_t kColumns = kWidenedStrips * kStripColumns;
+    if (kColumns % order.block != 0) return {};
+    const std::byte* from = numbers;
+    strip += kWidenedStrips;
+    if (strip >= count) {
+      strip = 0;
+      begin = end;
+      if (begin >= k) {
+        from = next;
+        begin = 0;
+      }
+    }
+    if (from == nullptr) return {};
+    const size_t inputs = std::min(kWidenedInputs, k - begin);
     const size_t element = ElementBytes(dtype);
-    return {numbers + order.Position(0, begin) * element,
-            CeilDiv(count * kStripColumns, order.block),
+    return {from + order.Position(strip * kStripColumns, begin) * element,
+            static_cast<size_t>(kColumns / order.block),
             inputs * order.block * element,
             size_t{1} * order.padded_k * order.block * element};
   }
 };
+
+// Multiplies inputs [begin, end) of rows, which are floats at space->inputs, by
+// a panel of numbers. A few strips at a time become floats, which stay in the
+// nearest cache.
+void MultiplyWidened(const SlicedPanel& panel, int32_t begin, int32_t end,
+                     int32_t rows, bool first, SliceSpace* space, float* sums) {
+  for (int32_t s = 0; s < panel.count; s += kWidenedStrips) {
+    const int32_t some = std::min(kWidenedStrips, panel.count - s);
+    WidenSlice(panel.numbers, panel.order, s, some, begin, end, space->weights);
+    MultiplySlice(space->weights, some, space->inputs, rows, end - begin,
+                  panel.sums.odd_first, first, panel.After(s, begin, end),
+                  sums + s * kStripColumns);
+  }
+}
 
 // Multiplies up to kSliceRows rows [rows, k] of the panel's dtype by it: [rows,
 // kPanelColumns] at space->total.
@@ -97,17 +125,23 @@ void MultiplyPanel(const SlicedPanel& panel, const std::byte* a, int32_t rows,
                    SliceSpace* space) {
   // Few rows use each number of codes at once; rows that are not there are
   // computed, too.
-  const bool few = panel.numbers == nullptr && rows <= kFewRows;
+  const bool coded = panel.numbers == nullptr;
+  const bool few = coded && rows <= kFewRows;
   const int32_t together = few && rows > 1 ? kFewRows : rows;
   const size_t numbers = static_cast<size_t>(together) * kPanelColumns;
+  const int32_t step = coded ? kSliceInputs : kWidenedInputs;
   for (int32_t chunk = 0; chunk < panel.k; chunk += panel.sums.chunk) {
     float* const sums = chunk == 0 ? space->total : space->sums;
     if (few) std::fill_n(sums, numbers, 0.0f);
     const int32_t chunk_end = std::min(panel.k, chunk + panel.sums.chunk);
-    for (int32_t begin = chunk; begin < chunk_end; begin += kSliceInputs) {
-      const int32_t end = std::min(chunk_end, begin + kSliceInputs);
+    for (int32_t begin = chunk; begin < chunk_end; begin += step) {
+      const int32_t end = std::min(chunk_end, begin + step);
       const SmallAreZeros zeros(panel.dtype == DType::kBFloat16);
       WidenRows(a, panel.dtype, panel.k, rows, begin, end, space->inputs);
+      if (!coded) {
+        MultiplyWidened(panel, begin, end, rows, begin == chunk, space, sums);
+        continue;
+      }
       for (int32_t s = 0; few && s < panel.count; ++s) {
         MultiplyStrip(*panel.strips[s].format, panel.strips[s].codes, begin,
                       end, panel.dtype, space->inputs, kSliceRow, together,
@@ -116,8 +150,8 @@ void MultiplyPanel(const SlicedPanel& panel, const std::byte* a, int32_t rows,
       if (few) continue;
       panel.Decode(begin, end, space->weights);
       MultiplySlice(space->weights, panel.count, space->inputs, rows,
-                    end - begin, panel.sums.odd_first, begin == chunk,
-                    panel.Ahead(end), sums);
+                    end - begin, panel.sums.odd_first, begin == chunk, {},
+                    sums);
     }
     if (chunk > 0) AddSums(sums, numbers, space->total);
   }
@@ -342,6 +376,9 @@ void GemmEngine::MultiplySliced(const MatrixLayout& w,
         std::byte* const numbers = AlignScratch(self.panel.data());
         shape.Dequantize(w, panel, data, numbers, nullptr, self.stream, thread);
         sliced.numbers = numbers;
+      } else if (const int next = (task + pool_->num_threads()) / parts;
+                 next < panels && next != panel) {
+        sliced.next = packed.At(w.panel_offset(next));
       }
     }
     const int32_t end = std::min(rows, (task % parts + 1) * part_rows);

@@ -193,38 +193,41 @@ void WidenRowsImpl(const void* a, DType dtype, int32_t k, int32_t rows,
 }
 
 void WidenSliceImpl(const std::byte* panel, const PanelOrder& order,
-                    int32_t strips, int32_t begin, int32_t end, float* out) {
+                    int32_t first_strip, int32_t strips, int32_t begin,
+                    int32_t end, float* out) {
   const DF d;
   const hn::Rebind<uint32_t, DF> du;
   const hn::Rebind<hwy::bfloat16_t, DF> db;
   const auto lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto* const numbers = reinterpret_cast<const uint16_t*>(panel);
-  // From front to back in memory.
-  const int32_t together = order.block / kStripColumns;
-  for (int32_t first = 0; first < strips; first += together) {
-    const int32_t last = HWY_MIN(strips, first + together);
+  // From front to back in memory, a block of columns after the other.
+  const int32_t last = first_strip + strips;
+  for (int32_t strip = first_strip; strip < last;) {
+    const int32_t of_block = order.block / kStripColumns;
+    const int32_t end_strip = HWY_MIN(last, (strip / of_block + 1) * of_block);
     for (int32_t i = begin; i < end; i += order.interleave) {
-      float* const to = out + (i - begin) * kStripColumns;
-      const uint16_t* from = numbers + order.Position(first * kStripColumns, i);
-      for (int32_t s = first; s < last; ++s) {
-        float* const strip = to + s * kSliceStrip;
+      float* to = out + (strip - first_strip) * kSliceStrip +
+                  (i - begin) * kStripColumns;
+      const uint16_t* from = numbers + order.Position(strip * kStripColumns, i);
+      for (int32_t s = strip; s < end_strip; ++s, to += kSliceStrip) {
         for (int32_t c = 0; c < kStripColumns; c += lanes) {
           if (order.interleave == 1) {
             const auto* const p =
                 reinterpret_cast<const hwy::bfloat16_t*>(from);
-            hn::StoreU(hn::PromoteTo(d, hn::LoadU(db, p)), d, strip + c);
+            hn::StoreU(hn::PromoteTo(d, hn::LoadU(db, p)), d, to + c);
             from += lanes;
             continue;
           }
           const auto pair =
               hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
-          hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(pair)), d, strip + c);
+          hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(pair)), d, to + c);
           hn::StoreU(hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u))), d,
-                     strip + kStripColumns + c);
+                     to + kStripColumns + c);
           from += 2 * lanes;
         }
       }
     }
+    strip = end_strip;
   }
 }
 
@@ -271,9 +274,11 @@ void WidenRows(const void* a, DType dtype, int32_t k, int32_t rows,
   HWY_DYNAMIC_DISPATCH(WidenRowsImpl)(a, dtype, k, rows, begin, end, out);
 }
 
-void WidenSlice(const std::byte* panel, const PanelOrder& order, int32_t strips,
-                int32_t begin, int32_t end, float* out) {
-  HWY_DYNAMIC_DISPATCH(WidenSliceImpl)(panel, order, strips, begin, end, out);
+void WidenSlice(const std::byte* panel, const PanelOrder& order,
+                int32_t first_strip, int32_t strips, int32_t begin, int32_t end,
+                float* out) {
+  HWY_DYNAMIC_DISPATCH(WidenSliceImpl)
+  (panel, order, first_strip, strips, begin, end, out);
 }
 
 void AddSums(const float* sums, size_t count, float* total) {

@@ -41,10 +41,12 @@ class SmallAreZeros {
 void WidenRows(const void* a, DType dtype, int32_t k, int32_t rows,
                int32_t begin, int32_t end, float* out);
 
-// Makes strips of weights ([inputs][16], kSliceStrip apart) of inputs [begin,
-// end) of a panel of bfloat16 in oneDNN's order. `begin` and `end` are even.
-void WidenSlice(const std::byte* panel, const PanelOrder& order, int32_t strips,
-                int32_t begin, int32_t end, float* out);
+// Makes strips of weights ([inputs][16], kSliceStrip apart), from `first_strip`
+// of a panel of bfloat16 in oneDNN's order on, of inputs [begin, end). `begin`
+// and `end` are even.
+void WidenSlice(const std::byte* panel, const PanelOrder& order,
+                int32_t first_strip, int32_t strips, int32_t begin, int32_t end,
+                float* out);
 
 // Memory that is wanted soon: blocks of bytes, `stride` apart.
 struct SliceAhead {
