@@ -153,7 +153,7 @@ size_t CodeFormat::strip_bytes(int64_t k) const {
       scaled->scale_bytes() * (scaled->shared ? 1 : kStripColumns);
   const size_t zeros = size_t{kStripColumns} / 8 * scaled->zero_bits;
   return static_cast<size_t>(k) * kStripColumns * bits / 8 +
-         scaled->groups(k) * (scales + zeros) + (scaled->any_order ? k : 0);
+         scaled->groups(k) * (scales + zeros);
 }
 
 }  // namespace sluice

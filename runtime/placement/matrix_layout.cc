@@ -60,9 +60,13 @@ MatrixLayout PanelRules::LayoutCoded(int32_t k,
     if (some.format == nullptr) continue;
     some.strip_bytes = RoundUpTo(some.format->strip_bytes(k), kPanelAlignment);
     w.n += some.columns;
+    const ScaledCodes* const scaled = some.format->scaled;
+    if (scaled != nullptr && scaled->any_order) {
+      w.order_bytes = RoundUpTo(k, kPanelAlignment);
+    }
   }
   w.codes = codes;
-  w.bytes = w.CodedBytes(w.n);
+  w.bytes = w.CodedBytes(w.n) + w.num_panels() * w.order_bytes;
   w.last_panel_bytes = w.panel_bytes(w.num_panels() - 1);
   for (int panel = 0; panel < w.num_panels(); ++panel) {
     w.whole_panel_bytes = std::max(w.whole_panel_bytes, w.panel_bytes(panel));

@@ -55,6 +55,9 @@ struct MatrixLayout {
   // The columns of Q, K and V may be in codes of their own. Of a matrix that is
   // not coded, none; else all of them, and `format` is kFull.
   std::array<CodedColumns, 3> codes;
+  // At the head of each panel: a byte for the group of each input, where codes
+  // have these in any order. A multiple of kPanelAlignment; 0: there are none.
+  size_t order_bytes = 0;
   // Tells orders of packing apart, as far as they depend on n and k: part of
   // what identifies a packed unit. Set by MatrixPacker::Prepare.
   uint64_t packing = 0;
@@ -72,12 +75,14 @@ struct MatrixLayout {
   bool quantized() const { return coded() || format != WeightFormat::kFull; }
   // Returns a panel's offset in the packed unit.
   size_t panel_offset(int panel) const {
-    return offset + (coded() ? CodedBytes(panel_begin(panel))
+    return offset + (coded() ? CodedBytes(panel_begin(panel)) +
+                                   static_cast<size_t>(panel) * order_bytes
                              : static_cast<size_t>(panel) * whole_panel_bytes);
   }
   size_t panel_bytes(int panel) const {
     if (coded()) {
-      return CodedBytes(panel_end(panel)) - CodedBytes(panel_begin(panel));
+      return CodedBytes(panel_end(panel)) - CodedBytes(panel_begin(panel)) +
+             order_bytes;
     }
     return panel + 1 == num_panels() ? last_panel_bytes : whole_panel_bytes;
   }
@@ -90,7 +95,7 @@ struct MatrixLayout {
     while (column >= codes[i].columns) column -= codes[i++].columns;
     return codes[i];
   }
-  // Returns the bytes of the first columns of a coded matrix, whole strips.
+  // Returns the bytes of the strips of a coded matrix's first columns.
   size_t CodedBytes(int32_t columns) const {
     size_t bytes = 0;
     for (const CodedColumns& some : codes) {

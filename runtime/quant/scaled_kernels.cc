@@ -206,7 +206,8 @@ HWY_INLINE void DecodeInputs(const uint8_t* codes, int32_t inputs,
 
 template <Form kForm, Code kCode, DType kRounding>
 void DecodeScaledGroups(const ScaledCodes& format, const uint8_t* strip,
-                        int32_t k, const Place& place, void* out) {
+                        const uint8_t* order, int32_t k, const Place& place,
+                        void* out) {
   using T = std::conditional_t<kForm == Form::kFloat, float, uint16_t>;
   T* to = static_cast<T*>(out) + place.first;
   const int32_t groups = format.groups(k);
@@ -216,8 +217,8 @@ void DecodeScaledGroups(const ScaledCodes& format, const uint8_t* strip,
       for (int32_t g = 0; g < groups; ++g) {
         strip = ReadGroup(format, strip, &all[g]);
       }
-      DecodeInputs<kForm, kCode, kRounding, true>(strip + k, k, all, strip,
-                                                  place, to);
+      DecodeInputs<kForm, kCode, kRounding, true>(strip, k, all, order, place,
+                                                  to);
     }
     return;
   }
@@ -236,43 +237,47 @@ void DecodeScaledGroups(const ScaledCodes& format, const uint8_t* strip,
 
 template <Form kForm, Code kCode>
 void DecodeScaledRounding(const ScaledCodes& format, const uint8_t* strip,
-                          int32_t k, const Place& place, void* out) {
+                          const uint8_t* order, int32_t k, const Place& place,
+                          void* out) {
   switch (format.scale) {
     case DType::kFloat32:
-      return DecodeScaledGroups<kForm, kCode, DType::kFloat32>(format, strip, k,
-                                                               place, out);
+      return DecodeScaledGroups<kForm, kCode, DType::kFloat32>(
+          format, strip, order, k, place, out);
     case DType::kBFloat16:
-      return DecodeScaledGroups<kForm, kCode, DType::kBFloat16>(format, strip,
-                                                                k, place, out);
+      return DecodeScaledGroups<kForm, kCode, DType::kBFloat16>(
+          format, strip, order, k, place, out);
     case DType::kFloat16:
-      return DecodeScaledGroups<kForm, kCode, DType::kFloat16>(format, strip, k,
-                                                               place, out);
+      return DecodeScaledGroups<kForm, kCode, DType::kFloat16>(
+          format, strip, order, k, place, out);
   }
 }
 
 template <Form kForm>
 void DecodeScaledForm(const ScaledCodes& format, const uint8_t* strip,
-                      int32_t k, const Place& place, void* out) {
+                      const uint8_t* order, int32_t k, const Place& place,
+                      void* out) {
   switch (format.code) {
     case Code::kE4M3:
-      return DecodeScaledRounding<kForm, Code::kE4M3>(format, strip, k, place,
-                                                      out);
+      return DecodeScaledRounding<kForm, Code::kE4M3>(format, strip, order, k,
+                                                      place, out);
     case Code::kInt4:
-      return DecodeScaledRounding<kForm, Code::kInt4>(format, strip, k, place,
-                                                      out);
+      return DecodeScaledRounding<kForm, Code::kInt4>(format, strip, order, k,
+                                                      place, out);
     case Code::kInt8:
-      return DecodeScaledRounding<kForm, Code::kInt8>(format, strip, k, place,
-                                                      out);
+      return DecodeScaledRounding<kForm, Code::kInt8>(format, strip, order, k,
+                                                      place, out);
   }
 }
 
 void DecodeScaledImpl(const ScaledCodes& format, const std::byte* strip,
-                      int32_t k, DType dtype, const PanelOrder& order,
-                      int32_t column, int32_t count, void* out) {
+                      const std::byte* groups, int32_t k, DType dtype,
+                      const PanelOrder& order, int32_t column, int32_t count,
+                      void* out) {
   const auto* const from = reinterpret_cast<const uint8_t*>(strip);
+  const auto* const group_of = reinterpret_cast<const uint8_t*>(groups);
   InPanel(dtype, order, column, count,
           [&]<Form kForm>(const Place& place) HWY_ATTR {
-            DecodeScaledForm<kForm>(format, from, k, place, out);
+            DecodeScaledForm<kForm>(format, from, group_of, k, place, out);
           });
 }
 
@@ -286,10 +291,11 @@ namespace sluice {
 HWY_EXPORT(DecodeScaledImpl);
 
 void DecodeScaledStrip(const CodeFormat& format, const std::byte* strip,
-                       int32_t k, DType dtype, const PanelOrder& order,
-                       int32_t column, int32_t count, void* out) {
+                       const std::byte* groups, int32_t k, DType dtype,
+                       const PanelOrder& order, int32_t column, int32_t count,
+                       void* out) {
   HWY_DYNAMIC_DISPATCH(DecodeScaledImpl)
-  (*format.scaled, strip, k, dtype, order, column, count, out);
+  (*format.scaled, strip, groups, k, dtype, order, column, count, out);
 }
 
 }  // namespace sluice

@@ -14,7 +14,7 @@ struct RowParts {
   const uint8_t* codes = nullptr;  // null: there is no row
   const std::byte* scales = nullptr;
   const int8_t* zeros = nullptr;
-  const std::byte* order = nullptr;
+  const std::byte* order = nullptr;  // if it is any
 };
 
 float NumberOf(const std::byte* scale, DType dtype) {
@@ -33,12 +33,13 @@ float NumberOf(const std::byte* scale, DType dtype) {
 class StripWriter {
  public:
   StripWriter(const CodeFormat& format, const std::byte* rows, int32_t count,
-              int32_t k, std::byte* out)
+              int32_t k, const std::byte* groups, std::byte* out)
       : scaled_(*format.scaled),
         bits_(format.bits),
         count_(count),
         k_(k),
         groups_(scaled_.groups(k)),
+        order_(groups),
         next_(reinterpret_cast<uint8_t*>(out)) {
     const size_t code_bytes = static_cast<size_t>(k) * format.bits / 8;
     const size_t scale_bytes = groups_ * scaled_.scale_bytes();
@@ -47,7 +48,7 @@ class StripWriter {
       const std::byte* const zeros = row + code_bytes + scale_bytes;
       columns_[c] = {reinterpret_cast<const uint8_t*>(row), row + code_bytes,
                      reinterpret_cast<const int8_t*>(zeros),
-                     zeros + (scaled_.zero_bits > 0 ? groups_ : 0)};
+                     GroupsOfRow(format, row, k)};
     }
   }
 
@@ -70,12 +71,14 @@ class StripWriter {
                                  " has NaN as its weight ", i);
         }
       }
-      if ((scaled_.shared && std::memcmp(row.scales, columns_[0].scales,
-                                         groups_ * scale_bytes) != 0) ||
-          (scaled_.any_order &&
-           std::memcmp(row.order, columns_[0].order, k_) != 0)) {
+      if (scaled_.shared && std::memcmp(row.scales, columns_[0].scales,
+                                        groups_ * scale_bytes) != 0) {
         return Internal("rows 0 and ", c, " of the ", count_,
                         " are not of one strip");
+      }
+      if (scaled_.any_order && std::memcmp(row.order, order_, k_) != 0) {
+        return Internal("row ", c, " of the ", count_,
+                        " has its inputs in an order of its own");
       }
       for (int32_t i = 0; scaled_.any_order && i < k_; ++i) {
         if (static_cast<int32_t>(row.order[i]) >= groups_) {
@@ -92,11 +95,7 @@ class StripWriter {
       WriteGroup(g);
       if (!scaled_.any_order) WriteCodes(g * group, (g + 1) * group);
     }
-    if (scaled_.any_order) {
-      std::memcpy(next_, columns_[0].order, k_);
-      next_ += k_;
-      WriteCodes(0, k_);
-    }
+    if (scaled_.any_order) WriteCodes(0, k_);
   }
 
  private:
@@ -143,6 +142,7 @@ class StripWriter {
   const int32_t count_;
   const int32_t k_;
   const int32_t groups_;
+  const std::byte* const order_;
   uint8_t* next_;
   RowParts columns_[kStripColumns];
 };
@@ -150,8 +150,9 @@ class StripWriter {
 }  // namespace
 
 absl::Status EncodeScaledStrip(const CodeFormat& format, const std::byte* rows,
-                               int32_t count, int32_t k, std::byte* out) {
-  StripWriter writer(format, rows, count, k, out);
+                               int32_t count, int32_t k,
+                               const std::byte* groups, std::byte* out) {
+  StripWriter writer(format, rows, count, k, groups, out);
   SLUICE_RETURN_IF_ERROR(writer.Check());
   writer.Write();
   return absl::OkStatus();

@@ -17,21 +17,30 @@
 //   codes    for each 2 inputs [16] of each column: words of both inputs' 8
 //            bits, or bytes of both inputs' 4 bits
 //
-// In any order, scales and zeros of all groups come first, then a byte for the
-// group of each input, then all codes. Of columns that are not there, all
-// numbers are 0.
+// In any order, scales and zeros of all groups come first, then all codes. A
+// byte for the group of each input lies elsewhere, once for all strips of a
+// panel: it would be an eighth of a strip of 4 bits. Of columns that are not
+// there, all numbers are 0.
 
 namespace sluice {
+
+// Returns the groups of the inputs, [k], of a row of a format of any order.
+inline const std::byte* GroupsOfRow(const CodeFormat& format,
+                                    const std::byte* row, int32_t k) {
+  return row + format.row_bytes(k) - k;
+}
 
 // EncodeStrip of a format that is scaled. kInvalidArgument, too, if a code is
 // no number.
 absl::Status EncodeScaledStrip(const CodeFormat& format, const std::byte* rows,
-                               int32_t count, int32_t k, std::byte* out);
+                               int32_t count, int32_t k,
+                               const std::byte* groups, std::byte* out);
 
 // DecodeStrip of a format that is scaled: each weight is the very product that
 // reading the checkpoint as numbers gives.
 void DecodeScaledStrip(const CodeFormat& format, const std::byte* strip,
-                       int32_t k, DType dtype, const PanelOrder& order,
-                       int32_t column, int32_t count, void* out);
+                       const std::byte* groups, int32_t k, DType dtype,
+                       const PanelOrder& order, int32_t column, int32_t count,
+                       void* out);
 
 }  // namespace sluice

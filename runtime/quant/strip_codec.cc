@@ -59,9 +59,10 @@ bool IsFinite(const CodeFormat& format, const uint16_t* halves,
 }  // namespace
 
 absl::Status EncodeStrip(const CodeFormat& format, const std::byte* rows,
-                         int32_t count, int32_t k, std::byte* out) {
+                         int32_t count, int32_t k, std::byte* out,
+                         const std::byte* groups) {
   if (format.scaled != nullptr) {
-    return EncodeScaledStrip(format, rows, count, k, out);
+    return EncodeScaledStrip(format, rows, count, k, groups, out);
   }
   const size_t row_bytes = format.row_bytes(k);
   uint8_t codes[kStripColumns][kMaxCodeBlock] = {};

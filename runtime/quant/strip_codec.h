@@ -31,18 +31,20 @@ inline size_t StripBytes(const CodeFormat& format, int32_t k) {
 // Makes a strip of `count` rows (1 to 16) of the checkpoint, one after the
 // other at `rows`; columns that are not there decode to zeros. Writes
 // StripBytes(format, k). kInvalidArgument if a scale or a minimum is NaN,
-// infinite or beyond 2^120.
+// infinite or beyond 2^120. Of a format of any order, rows must have these
+// `groups` (scaled_strip.h), which the strip does not hold.
 absl::Status EncodeStrip(const CodeFormat& format, const std::byte* rows,
-                         int32_t count, int32_t k, std::byte* out);
+                         int32_t count, int32_t k, std::byte* out,
+                         const std::byte* groups = nullptr);
 
 // Writes `count` columns (1 to 16) of the panel at `out`, from `column` (a
 // multiple of 16) on, k inputs of each, in the panel's order and dtype (float32
 // or bfloat16, rounded to nearest, ties to even); padding is left alone. The
 // same bits on every instruction set. order.block is a multiple of 16, or
-// covers all columns.
+// covers all columns. `groups` is what EncodeStrip got.
 void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
                  DType dtype, const PanelOrder& order, int32_t column,
-                 int32_t count, void* out);
+                 int32_t count, void* out, const std::byte* groups = nullptr);
 
 // Decodes inputs [begin, end) of all columns, multiples of format.block, to
 // floats [inputs][16]: the numbers, or with dtype bfloat16 the nearest

@@ -452,10 +452,10 @@ HWY_EXPORT(MultiplyStripImpl);
 
 void DecodeStrip(const CodeFormat& format, const std::byte* strip, int32_t k,
                  DType dtype, const PanelOrder& order, int32_t column,
-                 int32_t count, void* out) {
+                 int32_t count, void* out, const std::byte* groups) {
   if (format.scaled != nullptr) {
-    return DecodeScaledStrip(format, strip, k, dtype, order, column, count,
-                             out);
+    return DecodeScaledStrip(format, strip, groups, k, dtype, order, column,
+                             count, out);
   }
   HWY_DYNAMIC_DISPATCH(DecodeStripImpl)
   (format, strip, k, dtype, order, column, count, out);

@@ -12,6 +12,7 @@
 #include "runtime/model/checkpoint/tensor_source.h"
 #include "runtime/placement/buffer_sizes.h"
 #include "runtime/quant/convert_floats.h"
+#include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 #include "runtime/weights/packed_weights.h"
 
@@ -264,11 +265,19 @@ absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
                                      const PanelRows& runs, float* staging,
                                      std::byte* out) {
   auto* const rows = reinterpret_cast<std::byte*>(staging);
+  std::byte* const groups = out;
+  bool has_groups = false;
+  std::memset(groups, 0, layout.order_bytes);
+  out += layout.order_bytes;
   int32_t column = layout.panel_begin(panel);
   for (const RowRun& run : runs) {
     const CodeFormat& format = *layout.CodesAt(column).format;
     SLUICE_RETURN_IF_ERROR(
         source_.ReadCodes(*run.ref, format, run.begin, run.end, rows));
+    if (!has_groups && format.scaled != nullptr && format.scaled->any_order) {
+      std::memcpy(groups, GroupsOfRow(format, rows, layout.k), layout.k);
+      has_groups = true;
+    }
     for (int64_t row = run.begin; row < run.end; row += kStripColumns) {
       const auto count =
           static_cast<int32_t>(std::min<int64_t>(kStripColumns, run.end - row));
@@ -276,7 +285,7 @@ absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
       const size_t row_bytes = format.row_bytes(layout.k);
       SLUICE_RETURN_IF_ERROR(
           Annotate(EncodeStrip(format, rows + (row - run.begin) * row_bytes,
-                               count, layout.k, out),
+                               count, layout.k, out, groups),
                    run.ref->name));
       out += some.strip_bytes;
       column += count;

@@ -8,6 +8,7 @@
 #include "common/float16.h"
 #include "common/status_macros.h"
 #include "runtime/model/checkpoint/tensor_names.h"
+#include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 
 namespace sluice {
@@ -85,7 +86,8 @@ void MakeScaledRow(const CodeFormat& format, const TensorRef& ref, int64_t row,
        ++group) {
     *out++ = static_cast<std::byte>(static_cast<int>(random() % 3) - 1);
   }
-  std::minstd_rand of_order = seeded(-1);
+  // Weights of the same inputs have them in the same order.
+  std::minstd_rand of_order(static_cast<uint32_t>(k));
   for (int64_t i = 0; scaled.any_order && i < k; ++i) {
     *out++ = static_cast<std::byte>(of_order() % scaled.groups(k));
   }
@@ -154,8 +156,12 @@ absl::Status CodedSource::ReadRows(const TensorRef& ref, int64_t row_begin,
   const PanelOrder order = {1, 1, k};
   for (int64_t i = row_begin; i < row_end; ++i, out += k) {
     SLUICE_RETURN_IF_ERROR(ReadCodes(ref, format, i, i + 1, row.data()));
-    SLUICE_RETURN_IF_ERROR(EncodeStrip(format, row.data(), 1, k, strip.data()));
-    DecodeStrip(format, strip.data(), k, DType::kFloat32, order, 0, 1, out);
+    const std::byte* const groups =
+        format.scaled == nullptr ? nullptr : GroupsOfRow(format, row.data(), k);
+    SLUICE_RETURN_IF_ERROR(
+        EncodeStrip(format, row.data(), 1, k, strip.data(), groups));
+    DecodeStrip(format, strip.data(), k, DType::kFloat32, order, 0, 1, out,
+                groups);
   }
   return absl::OkStatus();
 }

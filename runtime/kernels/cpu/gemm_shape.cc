@@ -461,13 +461,15 @@ void GemmShape::Decode(const MatrixLayout& w, int panel,
   }
   const PanelOrder& order = quantized_->order;
   ClearPadding(n_, k_, quantized_->decoded, order, out);
+  const std::byte* const groups = quantized;
+  quantized += w.order_bytes;
   int32_t first = w.panel_begin(panel);  // among the columns of `some`
   int32_t column = 0;
   for (const CodedColumns& some : w.codes) {
     for (; first < some.columns && column < n_;
          first += kStripColumns, column += kStripColumns) {
       DecodeStrip(*some.format, quantized, k_, quantized_->decoded, order,
-                  column, std::min(kStripColumns, n_ - column), out);
+                  column, std::min(kStripColumns, n_ - column), out, groups);
       quantized += some.strip_bytes;
     }
     first = std::max(0, first - some.columns);

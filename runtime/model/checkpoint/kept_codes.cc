@@ -45,6 +45,36 @@ void ForCoded(DecoderSpec* spec, Take take) {
   }
 }
 
+// The matrix of which a weight is all or, with others, a part.
+struct MatrixId {
+  int layer;
+  int expert;
+  TensorRole first;  // the first part's
+  friend bool operator==(const MatrixId&, const MatrixId&) = default;
+};
+
+MatrixId MatrixOf(const TensorRef& ref) {
+  TensorRole first = ref.role;
+  switch (ref.role) {
+    case TensorRole::kKWeight:
+    case TensorRole::kVWeight:
+      first = TensorRole::kQWeight;
+      break;
+    case TensorRole::kUpWeight:
+      first = TensorRole::kGateWeight;
+      break;
+    case TensorRole::kSharedUpWeight:
+      first = TensorRole::kSharedGateWeight;
+      break;
+    case TensorRole::kExpertUpWeight:
+      first = TensorRole::kExpertGateWeight;
+      break;
+    default:
+      break;
+  }
+  return {ref.layer, ref.expert, first};
+}
+
 }  // namespace
 
 absl::Status SafetensorsSource::ForRuns(
@@ -93,6 +123,18 @@ const CodeFormat* SafetensorsSource::QuantizedCodes(
              : nullptr;
 }
 
+std::vector<int32_t> SafetensorsSource::OrderOf(
+    const TensorRef& described) const {
+  const std::optional<WeightPlace> place = QuantizedPlace(AsStored(described));
+  if (!place) return {};
+  const auto weight = quantized_->Open(*place);
+  if (!weight.ok() || *weight == nullptr || (*weight)->order_name().empty()) {
+    return {};
+  }
+  auto order = ReadIntegers<int32_t>(stored_, (*weight)->order_name());
+  return order.ok() ? *std::move(order) : std::vector<int32_t>();
+}
+
 void SafetensorsSource::SetCodes(DecoderSpec* spec) const {
   if (!naming_ && !quantization().quantized()) {
     for (LayerSpec& layer : spec->layers) layer.codes = {};
@@ -100,6 +142,11 @@ void SafetensorsSource::SetCodes(DecoderSpec* spec) const {
     return;
   }
   spec->layers.resize(spec->num_layers);
+  // A matrix has one order of inputs (MatrixLayout::order_bytes): its parts,
+  // which have the same inputs, were quantized in the same one. A checkpoint
+  // where they were not is read as numbers.
+  std::optional<MatrixId> matrix;
+  std::vector<int32_t> order;
   ForCoded(spec, [&](const CodeFormat** codes, const TensorRef& ref) {
     const bool embedding = ref.role == TensorRole::kEmbedding;
     const CodeFormat* const kept =
@@ -108,6 +155,17 @@ void SafetensorsSource::SetCodes(DecoderSpec* spec) const {
             : nullptr;
     // A layer's experts are alike.
     *codes = ref.expert == 0 || *codes == kept ? kept : nullptr;
+    if (kept == nullptr || kept->scaled == nullptr ||
+        !kept->scaled->any_order) {
+      return;
+    }
+    std::vector<int32_t> own = OrderOf(ref);
+    if (matrix != MatrixOf(ref)) {
+      matrix = MatrixOf(ref);
+      order = std::move(own);
+    } else if (own != order) {
+      *codes = nullptr;
+    }
   });
 }
 

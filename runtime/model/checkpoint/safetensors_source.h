@@ -210,6 +210,9 @@ class SafetensorsSource final : public TensorSource {
   const CodeFormat* KeptCodes(const TensorRef& ref) const;
   const CodeFormat* GgufCodes(const TensorRef& ref) const;
   const CodeFormat* QuantizedCodes(const TensorRef& ref) const;
+  // Returns the groups of a quantized matrix's inputs; none if no tensor has
+  // them.
+  std::vector<int32_t> OrderOf(const TensorRef& ref) const;
   // Calls take(row, stored, count) for runs of a weight's rows [begin, end) of
   // which the tensor has `count` one after the other, from row `stored` on.
   static absl::Status ForRuns(

@@ -150,7 +150,10 @@ TEST(StageCodes, TakeTheBytesOfTheCheckpoint) {
   const struct {
     const char* format;
     double bits;
-  } cases[] = {{"Q4_K", 4.5}, {"E4M3_F32_B128", 8}, {"INT4_F16_G128_Z4", 4.15}};
+  } cases[] = {{"Q4_K", 4.5},
+               {"E4M3_F32_B128", 8},
+               {"INT4_F16_G128_Z4", 4.15},
+               {"INT4_F16_G128_Z4_ANY", 4.15}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.format);
     DecoderSpec spec = LlamaSpec(2, 1024, 8, 2, 2048, 512);

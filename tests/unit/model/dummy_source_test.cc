@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/model/code_format.h"
+#include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 #include "tests/unit/kernels/targets.h"
 
@@ -81,11 +82,13 @@ TEST(DummySourceTest, CodesArePackedLikeACheckpoints) {
     std::vector<std::byte> rows(20 * format.row_bytes(256));
     ASSERT_TRUE(DummySource().ReadCodes(ref, format, 0, 20, rows.data()).ok());
     std::vector<std::byte> strip(StripBytes(format, 256));
-    EXPECT_TRUE(EncodeStrip(format, rows.data(), 16, 256, strip.data()).ok())
+    const std::byte* const groups = GroupsOfRow(format, rows.data(), 256);
+    EXPECT_TRUE(
+        EncodeStrip(format, rows.data(), 16, 256, strip.data(), groups).ok())
         << format.name;
     std::vector<float> numbers(16 * 256);
     DecodeStrip(format, strip.data(), 256, DType::kFloat32, {16, 1, 256}, 0, 16,
-                numbers.data());
+                numbers.data(), groups);
     double squares = 0;
     for (const float x : numbers) squares += x * x;
     EXPECT_NEAR(std::sqrt(squares / 16 / 256), 1.0 / 16, 0.03) << format.name;

@@ -17,6 +17,7 @@
 #include "runtime/model/code_format.h"
 #include "runtime/model/decoder_spec.h"
 #include "runtime/model/layer_weights.h"
+#include "runtime/quant/scaled_strip.h"
 #include "runtime/quant/strip_codec.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/model/checkpoint_files.h"
@@ -64,7 +65,6 @@ class Writer {
     tensors.push_back(
         {name, "I32", {static_cast<int64_t>(values.size())}, BytesOf(values)});
   }
-  int32_t Below(int32_t n) { return static_cast<int32_t>(random_() % n); }
 
  private:
   static size_t Elements(const std::vector<int64_t>& shape) {
@@ -117,10 +117,12 @@ Method Gptq(const std::string& format, const std::string& config, int bits,
             to.Random(module + ".qweight", "I32", {k * bits / 32, n}, 4);
             to.Random(module + ".qzeros", "I32", {groups, n * bits / 32}, 4);
             to.Scales(module + ".scales", "F16", {groups, n});
+            // Weights of the same inputs have them in the same order.
+            std::mt19937 random(static_cast<uint32_t>(k));
             std::vector<int32_t> order(k);
             for (int64_t i = 0; i < k; ++i) {
-              order[i] = any_order ? to.Below(static_cast<int32_t>(groups))
-                                   : static_cast<int32_t>(i / (k / groups));
+              order[i] = static_cast<int32_t>((any_order ? random() % k : i) /
+                                              (k / groups));
             }
             to.Integers(module + ".g_idx", order);
           }};
@@ -216,15 +218,18 @@ std::vector<float> Decoded(const CodeFormat& format, const std::byte* rows,
                            int64_t n, int32_t k) {
   std::vector<float> numbers(n * k);
   std::vector<std::byte> strip(StripBytes(format, k));
+  const std::byte* const groups =
+      format.scaled == nullptr ? nullptr : GroupsOfRow(format, rows, k);
   for (int64_t row = 0; row < n; row += kStripColumns) {
     const auto count =
         static_cast<int32_t>(std::min<int64_t>(kStripColumns, n - row));
-    const absl::Status status = EncodeStrip(
-        format, rows + row * format.row_bytes(k), count, k, strip.data());
+    const absl::Status status =
+        EncodeStrip(format, rows + row * format.row_bytes(k), count, k,
+                    strip.data(), groups);
     EXPECT_TRUE(status.ok()) << status;
     std::vector<float> panel(static_cast<size_t>(kStripColumns) * k);
     DecodeStrip(format, strip.data(), k, DType::kFloat32, {kStripColumns, 1, k},
-                0, count, panel.data());
+                0, count, panel.data(), groups);
     for (int32_t column = 0; column < count; ++column) {
       for (int32_t i = 0; i < k; ++i) {
         numbers[(row + column) * k + i] = panel[i * kStripColumns + column];
@@ -234,12 +239,12 @@ std::vector<float> Decoded(const CodeFormat& format, const std::byte* rows,
   return numbers;
 }
 
-class KeptCodesTest : public ::testing::TestWithParam<Method> {
+class KeptCodesTest : public ::testing::Test {
  protected:
   // Writes the model and sets `spec` to what it is.
-  std::unique_ptr<SafetensorsSource> Open(const std::string& family,
+  std::unique_ptr<SafetensorsSource> Open(const Method& method,
+                                          const std::string& family,
                                           DecoderSpec* spec) {
-    const Method& method = GetParam();
     Writer writer;
     const std::string layer = "model.layers.0.";
     const auto matrix = [&](const std::string& name, int64_t n, int64_t k) {
@@ -277,11 +282,15 @@ class KeptCodesTest : public ::testing::TestWithParam<Method> {
   TempDir dir_;
 };
 
-TEST_P(KeptCodesTest, StandForTheNumbers) {
+class KeptCodesOfMethodTest : public KeptCodesTest,
+                              public ::testing::WithParamInterface<Method> {};
+
+TEST_P(KeptCodesOfMethodTest, StandForTheNumbers) {
   for (const char* family : {"llama", "phi3"}) {
     SCOPED_TRACE(family);
     DecoderSpec spec;
-    const std::unique_ptr<SafetensorsSource> source = Open(family, &spec);
+    const std::unique_ptr<SafetensorsSource> source =
+        Open(GetParam(), family, &spec);
     ASSERT_NE(source, nullptr);
     std::vector<TensorRef> refs = LayerTensors(spec, 0);
     for (const TensorRef& ref : HeadTensors(spec)) refs.push_back(ref);
@@ -319,8 +328,34 @@ TEST_P(KeptCodesTest, StandForTheNumbers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Methods, KeptCodesTest,
+INSTANTIATE_TEST_SUITE_P(Methods, KeptCodesOfMethodTest,
                          ::testing::ValuesIn(Methods()));
+
+// A matrix has one order of inputs for all its parts.
+TEST_F(KeptCodesTest, PartsWithOrdersOfTheirOwnAreReadAsNumbers) {
+  const Method same = Gptq(
+      "", R"({"quant_method":"gptq","bits":4,"group_size":64,"desc_act":true})",
+      4, 64, true);
+  Method other = same;
+  other.write = [&](Writer& to, const std::string& module, int64_t n,
+                    int64_t k) {
+    same.write(to, module, n, k);
+    if (module.ends_with("v_proj") || module.ends_with("o_proj") ||
+        module.ends_with("up_proj")) {
+      to.tensors.back().data[0] ^= 1;
+    }
+  };
+  DecoderSpec spec;
+  ASSERT_NE(Open(other, "llama", &spec), nullptr);
+  const LayerCodes& codes = spec.layer(0).codes;
+  EXPECT_NE(codes.q, nullptr);
+  EXPECT_NE(codes.k, nullptr);
+  EXPECT_EQ(codes.v, nullptr);
+  EXPECT_NE(codes.out, nullptr);
+  EXPECT_NE(codes.gate, nullptr);
+  EXPECT_EQ(codes.up, nullptr);
+  EXPECT_NE(codes.down, nullptr);
+}
 
 }  // namespace
 }  // namespace sluice

@@ -156,12 +156,13 @@ void ExpectDecodes(const CodeFormat& format, const Rows& rows, DType dtype,
   }
   // Vectors, so that AddressSanitizer sees what lies beyond.
   std::vector<std::vector<std::byte>> strips;
+  const std::byte* const groups = GroupsOfRow(format, rows.raw.data(), rows.k);
   for (int32_t column = 0; column < rows.n; column += kStripColumns) {
     strips.emplace_back(StripBytes(format, rows.k));
     ASSERT_TRUE(EncodeStrip(format,
                             rows.raw.data() + column * format.row_bytes(rows.k),
                             std::min(kStripColumns, rows.n - column), rows.k,
-                            strips.back().data())
+                            strips.back().data(), groups)
                     .ok());
   }
   ForEachTarget([&](const char* target) {
@@ -170,7 +171,7 @@ void ExpectDecodes(const CodeFormat& format, const Rows& rows, DType dtype,
     for (size_t i = 0; i < strips.size(); ++i) {
       const auto column = static_cast<int32_t>(i) * kStripColumns;
       DecodeStrip(format, strips[i].data(), rows.k, dtype, order, column,
-                  std::min(kStripColumns, rows.n - column), out.data());
+                  std::min(kStripColumns, rows.n - column), out.data(), groups);
     }
     ASSERT_EQ(out, expected)
         << format.name << " on " << target << " in blocks of " << order.block
@@ -203,6 +204,7 @@ TEST(ScaledStrip, TakesTheBytesOfTheCheckpoint) {
                {"INT4_BF16_G128", 4.125},
                {"INT4_F16_G32_Z4", 4.625},
                {"INT4_F16_G128_Z4", 4.15625},
+               {"INT4_F16_G128_Z4_ANY", 4.15625},
                {"INT8_F16_G128_Z8", 8.1875}};
   for (const auto& c : cases) {
     const CodeFormat* const format = FindCodeFormat(c.name);
@@ -235,6 +237,20 @@ TEST(ScaledStrip, RefusesWhatIsNoNumber) {
   std::memcpy(bad.data() + 64, &infinite, 4);
   EXPECT_EQ(EncodeStrip(format, bad.data(), 2, 64, strip.data()).message(),
             "row 0 of the 2 has a scale that is no number");
+}
+
+TEST(ScaledStrip, RefusesAnOrderOfItsOwn) {
+  const CodeFormat& format = *FindCodeFormat("INT4_F16_G32_ANY");
+  const std::vector<std::byte> rows = RowMaker(format, 2, 64).rows().raw;
+  std::vector<std::byte> strip(StripBytes(format, 64));
+  std::vector<std::byte> groups(rows.end() - 64, rows.end());
+  EXPECT_TRUE(
+      EncodeStrip(format, rows.data(), 2, 64, strip.data(), groups.data())
+          .ok());
+  groups[5] ^= std::byte{1};
+  EXPECT_EQ(EncodeStrip(format, rows.data(), 2, 64, strip.data(), groups.data())
+                .message(),
+            "row 0 of the 2 has its inputs in an order of its own");
 }
 
 }  // namespace

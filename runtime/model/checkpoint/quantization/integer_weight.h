@@ -56,7 +56,6 @@ class IntegerWeight : public QuantizedWeight {
   const int64_t groups_;  // of a row
   const int zero_bits_;
   const DType rounding_;
-  std::string order_name_;  // of the tensor of each column's group; may be ""
   bool order_may_be_unset_ = false;  // which a group of -1 says
   // Load() sets the rest.
   std::vector<float> scales_;      // [rows, groups]

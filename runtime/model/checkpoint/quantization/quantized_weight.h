@@ -45,6 +45,8 @@ class QuantizedWeight {
   virtual ~QuantizedWeight() = default;
   // The tensors of which it is made, all of which the checkpoint has.
   const std::vector<std::string>& parts() const { return parts_; }
+  // The one, of I32 [columns], that has each column's group; "": there is none.
+  const std::string& order_name() const { return order_name_; }
   // Returns the format in which rows can stay as they are coded; null: they
   // can't. Reads the order of columns, if the checkpoint has one, and nothing
   // else. The errors of Load().
@@ -67,6 +69,7 @@ class QuantizedWeight {
 
  protected:
   std::vector<std::string> parts_;
+  std::string order_name_;
   const CodeFormat* format_ = nullptr;  // set by Load()
 };
 
