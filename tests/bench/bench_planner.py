@@ -18,7 +18,7 @@
 Shape: that of a model of 1.1B, with 6 of its 22 layers: hidden 2048, 32 heads, 4 KV heads, MLP
 5632, vocabulary 8192; random bfloat16 weights; 0.6 GB. Prints a table, and adds the case to
 tests/bench/results/planner.json. Standard library only. Run it on a machine that does
-nothing else.
+nothing else, or name in --under what sees to that for the time of a profile or a run.
 """
 
 import argparse
@@ -75,7 +75,8 @@ class Bench:
             json.dump({**shape, **kept}, f)
 
     def sluice(self, *command, preexec=None):
-        done = subprocess.run([os.path.join(self.args.bin, "sluice"), *command],
+        under = self.args.under.split() if command[0] in ("profile", "run") else []
+        done = subprocess.run([*under, os.path.join(self.args.bin, "sluice"), *command],
                               capture_output=True, text=True, preexec_fn=preexec)
         if done.returncode != 0:
             sys.exit(f"sluice {' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
@@ -394,6 +395,7 @@ def main():
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
     parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--under", default="", help="a command that runs what is behind it")
     parser.add_argument("--result", default=os.path.join(HERE, "results", "planner.json"))
     args = parser.parse_args()
     unknown = set(args.cases.split(",")) - set(cases)

@@ -6,7 +6,7 @@
 //   llamacpp_peer tokenize GGUF
 //   llamacpp_peer generate GGUF CONTEXT THREADS NEW
 //
-// quantize: a file of float32 or float16 to FTYPE (a llama_ftype). With PURE 1
+// quantize: a file to FTYPE (a llama_ftype; 0: float32). With PURE 1
 // all matrices get that type; HEAD and EMBEDDING are ggml_types, or -1 for what
 // llama.cpp takes by itself. It calls what `llama-quantize` calls.
 //
@@ -17,15 +17,17 @@
 // tokenize: reads texts, each a line of hexadecimal digits, and prints the ids
 // of each on a line: special tokens that the text has, but none around it.
 //
-// generate: reads lines of token ids and prints for each, on a line, the
-// likeliest NEW ids that follow, each as MARGIN:TEXT: by how much its logit is
-// above the second, and its bytes in hexadecimal. Stops at an answer's end.
+// generate: reads lines of token ids and prints for each, on a line, what the
+// likeliest NEW ids that follow were chosen from, a word for each: the eight of
+// the largest logits as ID:BYTES:LOGIT, joined by commas, with the bytes in
+// hexadecimal, or "end". Stops at an answer's end.
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -43,6 +45,7 @@ int Quantize(char** args) {
   llama_model_quantize_params params = llama_model_quantize_default_params();
   params.ftype = static_cast<llama_ftype>(std::atoi(args[2]));
   params.pure = std::atoi(args[3]) != 0;
+  params.allow_requantize = true;
   if (const int type = std::atoi(args[4]); type >= 0) {
     params.output_tensor_type = static_cast<ggml_type>(type);
   }
@@ -96,6 +99,31 @@ int Tokenize(char** args) {
   return 0;
 }
 
+// Prints a word of `generate`; returns the likeliest id.
+llama_token PrintLargest(const llama_vocab* vocab, const float* logits) {
+  std::vector<llama_token> ids(llama_vocab_n_tokens(vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(
+      ids.begin(), ids.begin() + 8, ids.end(),
+      [&](llama_token a, llama_token b) { return logits[a] > logits[b]; });
+  for (int i = 0; i < 8; ++i) {
+    std::printf("%s%d:", i == 0 ? "" : ",", ids[i]);
+    char piece[256];
+    const int bytes = llama_token_to_piece(vocab, ids[i], piece, sizeof piece,
+                                           0, /*special=*/true);
+    if (llama_vocab_is_eog(vocab, ids[i])) {
+      std::printf("end");
+    } else {
+      for (int b = 0; b < bytes; ++b) {
+        std::printf("%02x", static_cast<unsigned char>(piece[b]));
+      }
+    }
+    std::printf(":%.9g", logits[ids[i]]);
+  }
+  std::printf(" ");
+  return ids[0];
+}
+
 int Generate(char** args) {
   llama_model* model =
       llama_model_load_from_file(args[0], llama_model_default_params());
@@ -103,7 +131,6 @@ int Generate(char** args) {
   llama_context* context = MakeContext(model, args + 1);
   if (context == nullptr) return Fail(std::string("cannot run ") + args[0]);
   const llama_vocab* vocab = llama_model_get_vocab(model);
-  const int size = llama_vocab_n_tokens(vocab);
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream numbers(line);
     std::vector<llama_token> ids;
@@ -115,22 +142,9 @@ int Generate(char** args) {
                                     static_cast<int32_t>(ids.size()))) != 0) {
         return Fail("llama_decode");
       }
-      const float* logits = llama_get_logits_ith(context, -1);
-      const float* best = std::max_element(logits, logits + size);
-      float second = -INFINITY;
-      for (const float* x = logits; x < logits + size; ++x) {
-        if (x != best) second = std::max(second, *x);
-      }
-      const auto id = static_cast<llama_token>(best - logits);
+      const llama_token id =
+          PrintLargest(vocab, llama_get_logits_ith(context, -1));
       if (llama_vocab_is_eog(vocab, id)) break;
-      char piece[256];
-      const int bytes = llama_token_to_piece(vocab, id, piece, sizeof piece, 0,
-                                             /*special=*/false);
-      std::printf("%.5g:", *best - second);
-      for (int b = 0; b < bytes; ++b) {
-        std::printf("%02x", static_cast<unsigned char>(piece[b]));
-      }
-      std::printf(" ");
       ids = {id};
     }
     std::printf("\n");
