@@ -49,8 +49,10 @@ void SplitMxFp4(const std::byte* raw, uint8_t* codes, uint16_t*,
 
 // Codes of 2 bits: 4 times 32 inputs have their bits in 32 bytes.
 void SplitPairs(const uint8_t* from, uint8_t* codes) {
-  for (int i = 0; i < kMaxCodeBlock; ++i) {
-    codes[i] = from[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+  for (int part = 0; part < kMaxCodeBlock / 32; ++part) {
+    for (int i = 0; i < 32; ++i) {
+      codes[32 * part + i] = from[part / 4 * 32 + i] >> part % 4 * 2 & 3;
+    }
   }
 }
 
@@ -65,8 +67,10 @@ void SplitQ3K(const std::byte* raw, uint8_t* codes, uint16_t* halves,
               uint8_t* bytes) {
   const uint8_t* const high = Bytes(raw);
   SplitPairs(high + 32, codes);
-  for (int i = 0; i < kMaxCodeBlock; ++i) {
-    codes[i] |= static_cast<uint8_t>((high[i % 32] >> i / 32 & 1) << 2);
+  for (int bit = 0; bit < 8; ++bit) {
+    for (int i = 0; i < 32; ++i) {
+      codes[32 * bit + i] |= static_cast<uint8_t>((high[i] >> bit & 1) << 2);
+    }
   }
   std::memcpy(bytes, raw + 96, 12);
   std::memcpy(halves, raw + 108, 2);
@@ -90,8 +94,10 @@ void SplitQ5K(const std::byte* raw, uint8_t* codes, uint16_t* halves,
   for (int i = 0; i < 4; ++i) {
     SplitNibbles(high + 32 + 32 * i, 32, codes + 64 * i);
   }
-  for (int i = 0; i < kMaxCodeBlock; ++i) {
-    codes[i] |= static_cast<uint8_t>((high[i % 32] >> i / 32 & 1) << 4);
+  for (int bit = 0; bit < 8; ++bit) {
+    for (int i = 0; i < 32; ++i) {
+      codes[32 * bit + i] |= static_cast<uint8_t>((high[i] >> bit & 1) << 4);
+    }
   }
 }
 
@@ -100,10 +106,13 @@ void SplitQ6K(const std::byte* raw, uint8_t* codes, uint16_t* halves,
   for (int part = 0; part < 2; ++part) {
     const uint8_t* const low = Bytes(raw) + 64 * part;
     const uint8_t* const high = Bytes(raw) + 128 + 32 * part;
-    for (int i = 0; i < 128; ++i) {
-      const int nibble = low[i % 64] >> (i < 64 ? 0 : 4) & 15;
-      const int top = high[i % 32] >> i / 32 * 2 & 3;
-      codes[128 * part + i] = static_cast<uint8_t>(nibble | top << 4);
+    uint8_t* const to = codes + 128 * part;
+    SplitNibbles(low, 64, to);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      for (int i = 0; i < 32; ++i) {
+        to[32 * quarter + i] |=
+            static_cast<uint8_t>((high[i] >> 2 * quarter & 3) << 4);
+      }
     }
   }
   std::memcpy(bytes, raw + 192, 16);

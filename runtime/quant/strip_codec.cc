@@ -12,25 +12,29 @@ namespace {
 // Inputs whose codes lie together.
 constexpr int32_t kTogether = 8;
 
-// Stores `bits` of each code, from bit `shift` on, of inputs that begin at
+// Stores kBits of each code, from bit `shift` on, of inputs that begin at
 // `codes` [16][kMaxCodeBlock]: those of one column in as few bytes as hold
 // them, the first input's lowest. Returns the end.
+template <int kBits>
 uint8_t* StorePlane(const uint8_t (*codes)[kMaxCodeBlock], int32_t input,
-                    int bits, int shift, uint8_t* out) {
-  const int per_byte = 8 / bits;
-  const int mask = (1 << bits) - 1;
-  for (int32_t i = 0; i < kTogether; i += per_byte) {
-    for (int32_t column = 0; column < kStripColumns; ++column) {
-      const uint8_t* const from = codes[column] + input + i;
-      int byte = 0;
-      for (int j = 0; j < per_byte; ++j) {
-        byte |= (from[j] >> shift & mask) << j * bits;
-      }
-      out[column] = static_cast<uint8_t>(byte);
+                    int shift, uint8_t* out) {
+  constexpr uint64_t kBytes = 0x0101010101010101u;
+  for (int32_t column = 0; column < kStripColumns; ++column) {
+    // The codes of 8 inputs are the bytes of a word, and are pushed together.
+    uint64_t word;
+    std::memcpy(&word, codes[column] + input, sizeof word);
+    word = word >> shift & kBytes * ((1 << kBits) - 1);
+    word = (word | word >> (8 - kBits)) & 0x00ff00ff00ff00ffu;
+    if (kBits <= 2) {
+      word = (word | word >> (16 - 2 * kBits)) & 0x000000ff000000ffu;
     }
-    out += kStripColumns;
+    if (kBits == 1) word |= word >> (32 - 4 * kBits);
+    for (int i = 0; i < kBits; ++i) {
+      out[i * kStripColumns + column] =
+          static_cast<uint8_t>(word >> i * (64 / kBits));
+    }
   }
-  return out;
+  return out + kBits * kStripColumns;
 }
 
 // Stores whole bytes of two inputs side by side.
@@ -38,8 +42,8 @@ uint8_t* StoreWords(const uint8_t (*codes)[kMaxCodeBlock], int32_t input,
                     uint8_t* out) {
   for (int32_t i = 0; i < kTogether; i += 2) {
     for (int32_t column = 0; column < kStripColumns; ++column) {
-      *out++ = codes[column][input + i];
-      *out++ = codes[column][input + i + 1];
+      std::memcpy(out, codes[column] + input + i, 2);
+      out += 2;
     }
   }
   return out;
@@ -89,15 +93,22 @@ absl::Status EncodeStrip(const CodeFormat& format, const std::byte* rows,
         *next++ = bytes[column][byte];
       }
     }
-    const int low = format.bits >= 8 ? 8 : format.bits >= 4 ? 4 : 2;
     for (int32_t input = 0; input < format.block; input += kTogether) {
-      if (low == 8) {
-        next = StoreWords(codes, input, next);
-        continue;
-      }
-      next = StorePlane(codes, input, low, 0, next);
-      if (format.bits > low) {
-        next = StorePlane(codes, input, format.bits - low, low, next);
+      switch (format.bits) {
+        case 2:
+        case 3:
+          next = StorePlane<2>(codes, input, 0, next);
+          if (format.bits == 3) next = StorePlane<1>(codes, input, 2, next);
+          break;
+        case 4:
+        case 5:
+        case 6:
+          next = StorePlane<4>(codes, input, 0, next);
+          if (format.bits == 5) next = StorePlane<1>(codes, input, 4, next);
+          if (format.bits == 6) next = StorePlane<2>(codes, input, 4, next);
+          break;
+        default:
+          next = StoreWords(codes, input, next);
       }
     }
   }
