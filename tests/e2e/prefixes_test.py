@@ -146,8 +146,9 @@ def test_killed_workers_lose_no_prefix():
         assert count < 200_000, "the kills never met a running job"
 
 
-def test_replicas_and_drained_workers():
-    """Two jobs on two pipelines, of which one is drained meanwhile; the second finds prefixes of the first."""
+def test_replicas_drained_and_killed_workers():
+    """Two jobs on two pipelines, of which one is drained and the other loses a worker by kill -9 meanwhile; the
+    second job finds prefixes of the first."""
     lines = tree_requests(200, seed=6)
     expected = unshared(lines)
     with harness.Cluster(LLAMA, workers=4, coordinator_flags=(*FP32, "--replicas", "2", *SMALL)) as cluster:
@@ -156,6 +157,8 @@ def test_replicas_and_drained_workers():
         jobs = [cluster.submit(path)["id"] for _ in range(2)]
         harness.wait_for(lambda: cluster.status(jobs[0])["request_counts"]["completed"] > 0, "answers")
         cluster.sluice("drain", "worker-1")
+        cluster.workers["worker-2"].kill9()
+        cluster.start_worker("worker-2")
         for job in jobs:
             state = cluster.wait_for_end(job, 300)
             assert state["status"] == "completed", state
