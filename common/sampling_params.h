@@ -8,6 +8,9 @@ namespace sluice {
 
 // The most likely tokens that a request may ask for beside each token.
 inline constexpr int32_t kMaxTopLogprobs = 20;
+// The most likely tokens that are told beside a beam's, at most: its
+// candidates. No scores are told with more than kMaxTopLogprobs.
+inline constexpr int32_t kMaxBeamCandidates = 256;
 
 // A bias that only Sluice's own requests have, as those of users end at 100.
 // Tokens that have it in SamplingParams::logit_bias are told as the top ones,
@@ -32,7 +35,7 @@ struct SamplingParams {
   uint64_t seed = 0;  // with the position, the whole key of the random stream
   int32_t logprobs =
       -1;  // -1: none; n >= 0: the sampled token's and the n most likely ones',
-           // at most kMaxTopLogprobs; scored tokens' likewise
+           // at most kMaxBeamCandidates; scored tokens' likewise
 };
 
 }  // namespace sluice

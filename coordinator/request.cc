@@ -60,11 +60,14 @@ absl::StatusOr<std::vector<Request>> SplitLine(Request line) {
   const std::vector<RequestPart> parts = std::exchange(line.parts, {});
   const std::vector<int32_t> tokens = std::exchange(line.prompt, {});
   line.num_parts = static_cast<int32_t>(parts.size());
+  int32_t next = 0;
   SLUICE_RETURN_IF_ERROR(ForEachPart(
       parts, tokens,
       [&](const RequestPart& part, absl::Span<const int32_t> prompt) {
+        const int32_t number = next++;
+        if (line.beams && number % line.candidates != 0) return;
         Request& request = requests.emplace_back(line);
-        request.part = static_cast<int32_t>(requests.size()) - 1;
+        request.part = number;
         request.prompt.assign(prompt.begin(), prompt.end());
         request.max_tokens = part.max_tokens;
         request.sampling.seed = part.seed;

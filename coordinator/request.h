@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,18 @@ struct ScoreParams {
   bool documents = false;  // their texts, which are the parts', are told
 };
 
+// When a beam search of a width ends that has as many answers: at once; when no
+// beam could be better if it ended now; or, if longer answers are favoured,
+// when none could be at its greatest length.
+enum class EarlyStopping { kNo, kYes, kNever };
+
+// How a beam search ranks answers: by their log-probability, divided by their
+// length to the power of the penalty.
+struct BeamParams {
+  float length_penalty = 1;
+  EarlyStopping early_stopping = EarlyStopping::kNo;
+};
+
 // What the parts of a line do not share.
 struct RequestPart {
   int32_t prompt_tokens = 0;  // 0: its prompt is that of the part before
@@ -100,6 +113,9 @@ struct Request {
   // candidates. These are parts, those of the first prompt first.
   int32_t choices = 1;
   int32_t candidates = 1;
+  // The candidates are the beams of a search, found together: one request for
+  // each prompt, the first candidate's, has the answers of all.
+  std::optional<BeamParams> beams;
   // Nobody asked for sampling.logprobs, which tell the best candidates.
   bool hides_logprobs = false;
   int64_t priority = 0;  // its job's, when it was handed out
@@ -129,7 +145,8 @@ absl::Status ForEachPart(
     absl::Span<const RequestPart> parts, absl::Span<const int32_t> prompt,
     absl::FunctionRef<void(const RequestPart&, absl::Span<const int32_t>)> fn);
 
-// Makes requests of a line: itself, if it has no parts. Fails as ForEachPart.
+// Makes requests of a line: itself, if it has no parts; of its parts, but of
+// beams' the first ones. Fails as ForEachPart.
 absl::StatusOr<std::vector<Request>> SplitLine(Request line);
 
 // The tokens that a whole line generates at most.

@@ -32,9 +32,9 @@ absl::StatusOr<SamplingParams> FromProto(const v1::SamplingParams& in) {
                            " tokens but ", in.logit_bias_value_size(),
                            " values");
   }
-  if (in.logprobs() < -1 || in.logprobs() > kMaxTopLogprobs) {
+  if (in.logprobs() < -1 || in.logprobs() > kMaxBeamCandidates) {
     return InvalidArgument("sampling.logprobs: ", in.logprobs(),
-                           " is not between -1 and ", kMaxTopLogprobs);
+                           " is not between -1 and ", kMaxBeamCandidates);
   }
   SamplingParams params;
   params.temperature = in.temperature();

@@ -41,6 +41,9 @@ constexpr int kMaxBackoff = 16;  // times reconnect_delay
 constexpr size_t kMaxOutbox = 1 << 14;
 static_assert(2 * kMaxBlockTokens * (1 + 2 * kMaxTopLogprobs) <
               kMaxOutbox * kMaxResultValues);
+static_assert(2 * int64_t{kMaxGbs} * kMaxMicroBatches *
+                  (4 + 2 * kMaxBeamCandidates) <
+              kMaxOutbox * kMaxResultValues);
 // The coordinator has this time to acknowledge that the worker leaves.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 // Registering waits this long for hashes, which small files have at once.

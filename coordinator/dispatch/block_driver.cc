@@ -13,6 +13,10 @@ BlockDriver::BlockDriver(Options options)
       eos_tokens_(options_.eos_tokens.begin(), options_.eos_tokens.end()) {}
 
 void BlockDriver::Add(Request request) {
+  if (request.beams) {
+    AddBeams(std::move(request));
+    return;
+  }
   const SequenceId id(next_sequence_++);
   SequenceState& sequence = Insert(
       id, SequenceState(std::move(request), &eos_tokens_, options_.tokenizer,
@@ -67,9 +71,9 @@ void BlockDriver::Enqueue(SequenceId id) {
   }
   if (!Fits(sequence)) {
     sequence.Fail(ResourceExhausted(
-        "the request needs room for ", sequence.max_positions(),
-        " tokens (prompt ", sequence.request().prompt.size(), ", max_tokens ",
-        sequence.request().max_tokens,
+        "the request needs room for ", sequence.most_positions(),
+        " tokens (prompt ", sequence.whole().prompt.size(), ", max_tokens ",
+        sequence.whole().max_tokens,
         "), more than the workers' KV cache holds; give the workers more "
         "memory, add workers, or ask for fewer tokens"));
     Finish(id);
@@ -86,7 +90,7 @@ Turn BlockDriver::TurnOf(const SequenceState& sequence) const {
   const Request& request = sequence.request();
   const int64_t left = sequence.max_positions() - std::ssize(sequence.tokens());
   if (sequence.was_admitted || left < request.max_tokens) {
-    return {.rank = INT64_MAX};
+    return {.rank = Turn::kBegun};
   }
   const auto learned = job_lengths_.find(request.job);
   const double share =
@@ -99,6 +103,10 @@ Turn BlockDriver::TurnOf(const SequenceState& sequence) const {
 void BlockDriver::Finish(SequenceId id) {
   const auto it = sequences_.find(id);
   SequenceState& sequence = it->second;
+  if (sequence.beams != nullptr) {
+    FinishBeam(id);
+    return;
+  }
   if (scheduler_) scheduler_->Finish(id);
   if (sequence.admitted) --jobs_[sequence.request().job].running;
   stats_.latency_seconds.push_back(SecondsSinceAccepted(sequence));
@@ -170,7 +178,9 @@ void BlockDriver::Cancel(JobId job) {
   }
   std::sort(ids.begin(), ids.end());
   for (SequenceId id : ids) {
-    sequences_.at(id).Fail(absl::CancelledError("the job was cancelled"));
+    const auto it = sequences_.find(id);
+    if (it == sequences_.end()) continue;  // its request's other beams ended it
+    it->second.Fail(absl::CancelledError("the job was cancelled"));
     Finish(id);
   }
 }
@@ -215,7 +225,8 @@ std::vector<SequenceState> BlockDriver::ReleaseWaiting(int64_t max) {
   std::vector<SequenceState> released;
   if (!scheduler_) return released;
   for (const SequenceId id : scheduler_->LastWaiting(max)) {
-    released.push_back(Extract(id));
+    // Beams stay where the ones before were.
+    if (sequences_.at(id).begins()) released.push_back(Extract(id));
   }
   return released;
 }
@@ -276,7 +287,7 @@ void BlockDriver::StopEpoch() {
     if (!sequence.admitted) continue;
     sequence.admitted = false;
     JobProgress& job = jobs_[sequence.request().job];
-    --job.running;
+    if (sequence.beam == 0) --job.running;
     ++job.replays;
     ++stats_.replays;
   }
@@ -400,8 +411,10 @@ absl::Status BlockDriver::OnResult(StepResult result) {
     const SequenceId id = token.sequence;
     const auto it = sequences_.find(id);
     if (it == sequences_.end()) continue;  // cancelled under way
-    ++stats_.tokens;
-    ++jobs_[it->second.request().job].new_tokens;
+    if (it->second.beams == nullptr) {
+      ++stats_.tokens;
+      ++jobs_[it->second.request().job].new_tokens;
+    }
     if (it->second.Append(std::move(token))) Finish(id);
   }
   for (PooledVector& pooled : flight.pooled) {
@@ -427,6 +440,7 @@ void BlockDriver::Trace(BlockId block, const Flight& flight,
 }
 
 void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
+  if (!sequence->begins()) return;
   const int64_t before = sequence->prefilled;
   sequence->prefilled = std::max(sequence->prefilled, end);
   if (!sequence->request().counts_prompt()) return;
@@ -436,12 +450,11 @@ void BlockDriver::CountPrompt(SequenceState* sequence, int32_t end) {
 
 // A wall clock that was set back gives 0; a request without an acceptance time
 // counts from its arrival here.
-double BlockDriver::SecondsSinceAccepted(const SequenceState& sequence) const {
-  const absl::Time accepted = sequence.request().accepted;
-  const absl::Duration passed =
-      accepted == absl::InfiniteFuture()
-          ? options_.clock->Monotonic() - sequence.taken_at()
-          : options_.clock->Now() - accepted;
+double BlockDriver::SecondsSince(absl::Time accepted,
+                                 absl::Duration taken_at) const {
+  const absl::Duration passed = accepted == absl::InfiniteFuture()
+                                    ? options_.clock->Monotonic() - taken_at
+                                    : options_.clock->Now() - accepted;
   return std::max(0.0, absl::ToDoubleSeconds(passed));
 }
 
@@ -489,7 +502,7 @@ StepPlan BlockDriver::ToPlan(BlockId block_id,
     plan.admit.push_back(sequence.Admission(id));
     plan.admit.back().prefix = prefix;
     sequence.admitted = true;
-    ++jobs_[sequence.request().job].running;
+    if (sequence.beam == 0) ++jobs_[sequence.request().job].running;
     if (!std::exchange(sequence.was_admitted, true)) {
       const auto prompt =
           static_cast<int32_t>(sequence.request().prompt.size());

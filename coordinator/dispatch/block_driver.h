@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -95,7 +96,7 @@ class BlockDriver {
   void SetKeepsUnfit(bool keeps) { keeps_unfit_ = keeps; }
   // Whether this epoch's KV cache can hold the request. REQUIRES: epoch().
   bool Fits(const SequenceState& sequence) const {
-    return scheduler_->Fits(sequence.max_positions());
+    return scheduler_->Fits(sequence.most_positions());
   }
   // Returns how many tokens of the prompt requests here begin with, which it
   // can share.
@@ -188,7 +189,10 @@ class BlockDriver {
   void Enqueue(SequenceId id);
   SequenceState Extract(SequenceId id);
   void CountPrompt(SequenceState* sequence, int32_t end);
-  double SecondsSinceAccepted(const SequenceState& sequence) const;
+  double SecondsSince(absl::Time accepted, absl::Duration taken_at) const;
+  double SecondsSinceAccepted(const SequenceState& sequence) const {
+    return SecondsSince(sequence.request().accepted, sequence.taken_at());
+  }
   void Trace(BlockId block, const Flight& flight, absl::Duration now) const;
   void CountPhases(const Flight& flight, absl::Duration now);
   BusyTime& busy_time() {
@@ -196,6 +200,11 @@ class BlockDriver {
   }
   // Ends a sequence, whose state has the result.
   void Finish(SequenceId id);
+  void AddBeams(Request request);
+  void AddBeam(const std::shared_ptr<BeamGroup>& group, int32_t beam);
+  void FinishBeam(SequenceId id);
+  static void ReleaseKept(BeamGroup* group);
+  void EndBeams(BeamGroup& group, absl::Status status);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
   absl::Status Check(const StepResult& result) const;
   absl::Status CheckPooled(const StepResult& result) const;

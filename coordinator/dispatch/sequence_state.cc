@@ -64,15 +64,16 @@ NewTokens SequenceState::TakeNewTokens() {
 }
 
 Request SequenceState::TakeRequest() {
+  if (beams != nullptr) return std::move(beams->request);
   request_.known.tokens.assign(tokens_.begin() + request_.prompt.size(),
                                tokens_.end());
   request_.known.logprobs = std::move(generation_.logprobs);
   return std::move(request_);
 }
 
-int32_t SequenceState::max_positions() const {
-  return static_cast<int32_t>(request_.prompt.size()) +
-         std::max(request_.max_tokens, 0);
+int32_t SequenceState::most_positions() const {
+  return static_cast<int32_t>(whole().prompt.size()) +
+         std::max(whole().max_tokens, 0);
 }
 
 SequenceAdmission SequenceState::Admission(SequenceId id) const {

@@ -9,6 +9,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "common/step_plan.h"
+#include "coordinator/dispatch/beam_search.h"
 #include "coordinator/request.h"
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/stop_strings.h"
@@ -75,13 +76,31 @@ class SequenceState {
     return only_scores() &&
            scored_until_ == static_cast<int32_t>(request_.prompt.size());
   }
-  // The maximum of positions that the sequence may need.
-  int32_t max_positions() const;
+  // The maximum of positions that the sequence may need: a beam's token is one
+  // of the beams after it. And that these may need, too.
+  int32_t max_positions() const {
+    return beams == nullptr ? most_positions()
+                            : static_cast<int32_t>(request_.prompt.size());
+  }
+  int32_t most_positions() const;
   SequenceAdmission Admission(SequenceId id) const;
   // Returns the first tokens of those that are known whose own results nobody
   // wants: another sequence may have computed them.
   std::span<const int32_t> SharedTokens() const;
   absl::Duration taken_at() const { return taken_at_; }
+
+  // Of a beam: its request's others, and its place among these. Else null.
+  std::shared_ptr<BeamGroup> beams;
+  int32_t beam = 0;
+  // Whether nothing of the request was computed before.
+  bool begins() const {
+    return beams == nullptr ||
+           request_.prompt.size() == beams->request.prompt.size();
+  }
+  // The request that it is for.
+  const Request& whole() const {
+    return beams == nullptr ? request_ : beams->request;
+  }
 
   bool admitted = false;      // to a block of the present epoch
   bool was_admitted = false;  // ever

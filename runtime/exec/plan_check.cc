@@ -62,10 +62,10 @@ absl::Status CheckAdmission(const SequenceAdmission& admission,
                          " is not between 0 and max_positions");
   }
   if (admission.sampling.logprobs < -1 ||
-      admission.sampling.logprobs > kMaxTopLogprobs) {
+      admission.sampling.logprobs > kMaxBeamCandidates) {
     return SequenceError(admission.sequence, "logprobs of ",
                          admission.sampling.logprobs, " is not between -1 and ",
-                         kMaxTopLogprobs);
+                         kMaxBeamCandidates);
   }
   return absl::OkStatus();
 }

@@ -123,6 +123,10 @@ void StepScheduler::Enqueue(SequenceId id, int32_t known_tokens,
                prefixes_);
 }
 
+void StepScheduler::Want(SequenceId id, std::span<const int32_t> tokens) {
+  if (options_.share_prefixes) prefixes_.Add(id, tokens);
+}
+
 std::optional<StepScheduler::NextStep> StepScheduler::FormNext() {
   for (int32_t b = 0; b < options_.num_blocks; ++b) {
     if (auto step = FormStep(BlockId(b))) {
@@ -173,7 +177,7 @@ std::optional<StepScheduler::StepDecision> StepScheduler::FormStep(
   StepDecision decision = Compose(block_id.value(), std::move(left), nullptr);
   if (decision.micro_batches.empty()) {
     if (!IsIdle()) return std::nullopt;
-    if (waiting_.empty()) prefixes_.EvictAll();
+    if (waiting_.empty() && prefixes_.empty()) prefixes_.EvictAll();
     CollectReleases();
     if (pending_release_.empty()) return std::nullopt;
   }

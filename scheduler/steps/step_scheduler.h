@@ -197,6 +197,12 @@ class StepScheduler {
                std::span<const int32_t> shared_tokens = {},
                const Turn& turn = {});
 
+  // Keeps what running sequences have computed of the whole pages of `tokens`,
+  // as if `id`, which is no sequence's, waited for it. Until Unwant(id), which
+  // has no effect on an unknown id.
+  void Want(SequenceId id, std::span<const int32_t> tokens);
+  void Unwant(SequenceId id) { prefixes_.Remove(id); }
+
   // Whether a sequence with so many positions could ever be admitted.
   bool Fits(int32_t max_positions) const;
 

@@ -32,7 +32,8 @@ void WaitingQueue::Add(const WaitingSequence& sequence,
 std::list<WaitingQueue::Entry>::iterator WaitingQueue::PlaceFor(
     const WaitingSequence& sequence, const PrefixTree& prefixes) {
   const int32_t limit = MaxOvertaken(order_);
-  const bool longest = order_ == Order::kLongest;
+  const bool by_turn =
+      order_ == Order::kLongest || sequence.turn.rank == Turn::kBegun;
   // What it has in common with the last ones, from the end: those that it could
   // overtake, and the one before these.
   commons_.clear();
@@ -42,7 +43,7 @@ std::list<WaitingQueue::Entry>::iterator WaitingQueue::PlaceFor(
     commons_.push_back(Common(sequence.id, it->sequence.id, prefixes));
     most = std::max(most, commons_.back());
     barred = std::ssize(commons_) > limit || it->overtaken >= limit ||
-             (longest && it->sequence.turn.rank > sequence.turn.rank);
+             (by_turn && it->sequence.turn.rank > sequence.turn.rank);
   }
   const size_t passable = commons_.size() - (barred ? 1 : 0);
   commons_.resize(passable + 1);  // nothing is before the first one
@@ -57,7 +58,7 @@ std::list<WaitingQueue::Entry>::iterator WaitingQueue::PlaceFor(
       if (found && next->sequence.turn >= sequence.turn) break;
       place = next;
       found = true;
-      if (!longest) break;
+      if (!by_turn) break;
     }
     if (passed == passable) break;
   }

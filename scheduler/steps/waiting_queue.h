@@ -24,6 +24,9 @@ enum class Order {
 // rank go first, of one rank those with more tokens to be generated, of these
 // those with more to be prefilled.
 struct Turn {
+  // The rank of those that had begun, who go before others in any order.
+  static constexpr int64_t kBegun = INT64_MAX;
+
   int64_t rank = 0;
   int64_t expected = 0;
   int32_t prefill = 0;
@@ -43,7 +46,8 @@ struct WaitingSequence {
 // The sequences that wait, next first. One that comes overtakes others only
 //   * to stand beside the ones that begin most like it (as PrefixTree has it),
 //     and never between two that are more alike;
-//   * with Order::kLongest, if its turn is before theirs. Of those that begin
+//   * with Order::kLongest, or if it had begun, if its turn is before theirs.
+//   Of those that begin
 //     alike, whom others do not part, the first one's turn counts.
 // Nobody overtakes a sequence of a higher rank with kLongest, or one that
 // MaxOvertaken(order) have overtaken: so none waits without end. One overtakes

@@ -1,7 +1,7 @@
 """Makes every golden file of this folder, with Hugging Face as the outside judge.
 
     python make_golden.py [tokenizers] [families] [prefix_space] [special_tokens] [chat] [requests]
-                          [models] [mixtures] [quantized] [logits] [scores] [embeddings] [quant] [kv_quant]
+                          [models] [mixtures] [quantized] [logits] [scores] [embeddings] [beams] [quant] [kv_quant]
 
 Without arguments, all parts in that order. Wants the packages of
 ../models/requirements.txt (the families others, see README.md), Debian's bible-kjv, and for what the trained models say
@@ -26,6 +26,7 @@ PARTS = {
     "logits": "make_logits",
     "scores": "make_scores",
     "embeddings": "make_embeddings",
+    "beams": "make_beams",
     "quant": "make_quant_golden",
     "kv_quant": "make_kv_quant_golden",
 }

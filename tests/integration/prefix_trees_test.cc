@@ -74,6 +74,15 @@ int Trees() {
   return all == nullptr ? 2 : (std::atoi(all) + places - 1) / places;
 }
 
+// Has the request answered by a beam search.
+void MakeBeams(int32_t width, Request* request) {
+  request->sampling = {};
+  request->echo = false;
+  request->max_tokens = std::min(request->max_tokens, 9);
+  request->beams = BeamParams{1, EarlyStopping::kYes};
+  request->candidates = request->choices = request->num_parts = width;
+}
+
 // Prompts that begin with a system prompt, a document and a question, and are
 // sampled in many ways.
 std::vector<Request> Tree(uint32_t seed) {
@@ -111,6 +120,7 @@ std::vector<Request> Tree(uint32_t seed) {
         request.sampling.logprobs = pick({-1, 0, 2});
         if (dice() % 4 == 0) request.sampling.repetition_penalty = 1.3F;
         request.echo = dice() % 6 == 0;
+        if (dice() % 5 == 0) MakeBeams(pick({2, 3, 5}), &request);
         requests.push_back(std::move(request));
       }
     }
@@ -123,7 +133,7 @@ struct Answer {
   std::vector<float> logprobs;  // of its tokens and of its prompt's
   bool operator==(const Answer&) const = default;
 };
-using Answers = std::map<int64_t, Answer>;
+using Answers = std::map<std::pair<int64_t, int32_t>, Answer>;  // by its part
 
 // A pipeline: a driver, and the stages that carry out its plans in their order.
 class Pipeline {
@@ -211,7 +221,10 @@ class Pipeline {
           answer.logprobs.push_back(top.logprob);
         }
       }
-      EXPECT_TRUE(answers->emplace(finished.request.index, answer).second);
+      const Request& request = finished.request;
+      EXPECT_TRUE(
+          answers->emplace(std::pair(request.index, request.part), answer)
+              .second);
     }
     return status.ok();
   }
@@ -267,7 +280,9 @@ Answers AnswersOf(const Pipelines& pipelines,
     EXPECT_EQ(pipeline->driver().live(), 0);
     EXPECT_EQ(pipeline->pages_used(), 0);
   }
-  EXPECT_EQ(answers.size(), requests.size());
+  size_t parts = 0;
+  for (const Request& request : requests) parts += request.candidates;
+  EXPECT_EQ(answers.size(), parts);
   return answers;
 }
 

@@ -14,7 +14,9 @@ constexpr int kChat = 1, kCompletions = 2, kBoth = 3, kEmbeddings = 4,
 constexpr int kAll = kBoth | kEmbeddings | kScores;
 
 constexpr char kAny[] = "any";  // no value changes an answer
-constexpr char kBeams[] = "answers are sampled, and there are no beams";
+constexpr char kBeams[] =
+    "\"use_beam_search\": true searches with as many beams as \"n\", or "
+    "\"best_of\", says";
 constexpr char kForms[] =
     "answers are not constrained: to choose among a few tokens, raise these by "
     "\"logit_bias\" with \"max_tokens\" 1, or compare their \"top_logprobs\"; "
@@ -44,12 +46,12 @@ constexpr Field kFields[] = {
     {"allowed_token_ids", kBoth, "[]", kBias},
     {"audio", kBoth, "[]", kTextOnly},
     {"bad_words", kBoth, "[]", kBias},
+    {"beam_width", kBoth, "[1]", kBeams},
     {"cache_salt", kAll, kAny, ""},
     {"chat_template", kChat, "[]", "the model's own is used"},
     {"continue_final_message", kChat, "[false]",
      "give /v1/completions the text to go on from"},
     {"detokenize", kBoth, "[true]", "answers are texts"},
-    {"early_stopping", kBoth, "[false]", kBeams},
     {"ebnf", kBoth, "[]", kForms},
     {"echo", kChat, "[false]", "/v1/completions has it"},
     {"extra_args", kAll, "[]", ""},
@@ -70,7 +72,6 @@ constexpr Field kFields[] = {
      "append the stop string where finish_reason is \"stop\""},
     {"json_schema", kBoth, "[]", kForms},
     {"kv_transfer_params", kBoth, "[]", ""},
-    {"length_penalty", kBoth, "[1]", kBeams},
     {"logits_processors", kBoth, "[]", kBias},
     {"lora_path", kBoth, "[]", "merge the adapter into the model's weights"},
     {"lora_request", kBoth, "[]", "merge the adapter into the model's weights"},
@@ -121,7 +122,6 @@ constexpr Field kFields[] = {
      "scores are probabilities, or cosines of embeddings"},
     {"use_activation", kEmbeddings, "[]",
      "the model's files say whether its embeddings are normalized"},
-    {"use_beam_search", kBoth, "[false]", kBeams},
     {"verbosity", kBoth, R"(["medium"])", "ask for it in the prompt"},
     {"vllm_xargs", kBoth, "[]", ""},
     {"web_search_options", kBoth, "[]", ""},

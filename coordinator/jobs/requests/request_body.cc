@@ -1,6 +1,7 @@
 #include "coordinator/jobs/requests/request_body.h"
 
 #include <limits>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -55,6 +56,8 @@ constexpr Range kRepetitionPenalties = {
     0, kMaxRepetitionPenalty, "a number above 0 and at most 10 (1: off)", true};
 constexpr Range kAlterationPenalties = {
     -kMaxAlterationPenalty, kMaxAlterationPenalty, "a number from -2 to 2"};
+constexpr Range kLengthPenalties = {-kMaxLengthPenalty, kMaxLengthPenalty,
+                                    "a number from -100 to 100"};
 constexpr Range kBiases = {-kMaxLogitBias, kMaxLogitBias,
                            "an object of numbers from -100 to 100"};
 
@@ -150,7 +153,12 @@ class BodyReader {
   bool StopTokenIds(const json& v);
   template <auto kMember>
   bool Choices(const json& v);
+  bool LengthPenalty(const json& v) {
+    return Number(v, kLengthPenalties, &beams_.length_penalty);
+  }
+  bool Stopping(const json& v);
   bool SetChoices();
+  bool SetBeams();
   bool Stream(const json& v);
   bool ResponseFormat(const json& v);
   bool ChatTemplateKwargs(const json& v);
@@ -171,6 +179,8 @@ class BodyReader {
   bool chat_logprobs_ = false;
   std::optional<int32_t> top_logprobs_;
   std::optional<int32_t> n_, best_of_;
+  bool use_beam_search_ = false;
+  BeamParams beams_;
   json chat_template_kwargs_ = json::object();
   json tools_, documents_, reasoning_effort_;  // null: not given
   bool show_tools_ = true;
@@ -186,6 +196,7 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"documents", kChat, &BodyReader::Objects<&BodyReader::documents_>},
     {"documents", kScore | kRerank,
      &BodyReader::Texts<&RequestBody::documents>},
+    {"early_stopping", kBoth, &BodyReader::Stopping},
     {"echo", kCompletions, &BodyReader::Flag<&RequestBody::echo>},
     {"encoding_format", kEmbeddings, &BodyReader::EncodingFormat},
     {"frequency_penalty", kBoth,
@@ -194,6 +205,7 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"ignore_eos", kBoth, &BodyReader::Flag<&RequestBody::ignore_eos>},
     {"input", kEmbeddings, &BodyReader::Value<&RequestBody::prompt>},
     {"instruction", kScore | kRerank, &BodyReader::Instruction},
+    {"length_penalty", kBoth, &BodyReader::LengthPenalty},
     {"logit_bias", kBoth, &BodyReader::LogitBias},
     {"logprobs", kChat, &BodyReader::OwnFlag<&BodyReader::chat_logprobs_>},
     {"logprobs", kCompletions, &BodyReader::CompletionLogprobs},
@@ -236,6 +248,8 @@ const BodyReader::Field BodyReader::kFields[] = {
     {"top_p", kBoth, &BodyReader::Number<&RequestBody::top_p, kTopPs>},
     {"truncate_prompt_tokens", kCompletions | kEmbeddings,
      &BodyReader::TruncatePromptTokens},
+    {"use_beam_search", kBoth,
+     &BodyReader::OwnFlag<&BodyReader::use_beam_search_>},
     {"user", kAll, &BodyReader::Ignored},
 };
 
@@ -289,7 +303,9 @@ std::optional<LineError> BodyReader::Read(const json& object) {
     return error_;
   }
   if (chat_logprobs_) body_->logprobs = top_logprobs_.value_or(0);
-  if (!SetTemplateVariables() || !SetChoices()) return error_;
+  if (!SetTemplateVariables() || !SetChoices() || !SetBeams()) {
+    return error_;
+  }
   if (body_->max_tokens == 0 && !body_->echo) {
     field_ = "max_tokens";
     Unsupported(
@@ -524,6 +540,50 @@ bool BodyReader::SetChoices() {
     return Unsupported(
         "of more than 1 is not supported with \"echo\"; ask for the prompt's "
         "text or scores in a line of its own");
+  }
+  return true;
+}
+
+bool BodyReader::Stopping(const json& v) {
+  if (v == "never") {
+    beams_.early_stopping = EarlyStopping::kNever;
+    return true;
+  }
+  if (!v.is_boolean()) return Wrong("true, false or \"never\"", v);
+  beams_.early_stopping = v == true ? EarlyStopping::kYes : EarlyStopping::kNo;
+  return true;
+}
+
+bool BodyReader::SetBeams() {
+  if (!use_beam_search_) {
+    field_ = beams_.length_penalty != 1 ? "length_penalty" : "early_stopping";
+    if (beams_.length_penalty == 1 &&
+        beams_.early_stopping == EarlyStopping::kNo) {
+      return true;
+    }
+    return Fail("invalid_request",
+                absl::StrCat("\"", field_,
+                             "\" is of a beam search; ask for one by "
+                             "\"use_beam_search\": true and \"n\""));
+  }
+  body_->beams = beams_;
+  const std::pair<absl::string_view, bool> others[] = {
+      {"temperature", body_->temperature.value_or(0) > 0},
+      {"top_p", body_->top_p.value_or(1) < 1},
+      {"top_k", body_->top_k.value_or(0) > 0},
+      {"min_p", body_->min_p.value_or(0) > 0},
+      {"repetition_penalty", body_->repetition_penalty.value_or(1) != 1},
+      {"presence_penalty", body_->presence_penalty != 0},
+      {"frequency_penalty", body_->frequency_penalty != 0},
+      {"logit_bias", !body_->logit_bias.empty()},
+      {"logprobs", body_->logprobs >= 0},
+      {"echo", body_->echo}};
+  for (const auto& [name, given] : others) {
+    if (!given) continue;
+    field_ = name;
+    return Unsupported(
+        "does not go with \"use_beam_search\", which finds the likeliest "
+        "answers as they are; leave one of them out");
   }
   return true;
 }

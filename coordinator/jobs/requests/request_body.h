@@ -21,6 +21,7 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxStopTokens = 256;
 inline constexpr int32_t kMaxChoices = 128;
+inline constexpr double kMaxLengthPenalty = 100;  // +-
 
 // The body of a request, each field checked by itself; absent ones are empty.
 struct RequestBody {
@@ -46,9 +47,10 @@ struct RequestBody {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   std::optional<bool> ignore_eos;
-  int32_t logprobs = -1;   // as in SamplingParams
-  int32_t choices = 1;     // n
-  int32_t candidates = 1;  // best_of, or else n; no fewer than choices
+  int32_t logprobs = -1;            // as in SamplingParams
+  int32_t choices = 1;              // n
+  int32_t candidates = 1;           // best_of, or else n; no fewer than choices
+  std::optional<BeamParams> beams;  // use_beam_search
   bool echo = false;
   // Of a prompt, this many tokens are kept, the last ones; kKeepWhatFits: as
   // many as the model takes; 0: all.

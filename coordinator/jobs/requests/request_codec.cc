@@ -77,6 +77,10 @@ std::string EncodeRequestParams(const Request& request) {
     params["choices"] = request.choices;
     params["candidates"] = request.candidates;
     if (request.hides_logprobs) params["hides_logprobs"] = true;
+    if (request.beams) {
+      params["beams"] = {request.beams->length_penalty,
+                         static_cast<int>(request.beams->early_stopping)};
+    }
   }
   for (const RequestPart& part : request.parts) {
     json entry = {part.prompt_tokens, part.max_tokens, part.seed};
@@ -150,6 +154,14 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
     const int32_t choices = params.value("choices", 1);
     const int32_t candidates = params.value("candidates", 1);
     request->hides_logprobs = params.value("hides_logprobs", false);
+    if (const auto it = params.find("beams"); it != params.end()) {
+      const int stopping = it->at(1);
+      if (stopping < 0 || stopping > static_cast<int>(EarlyStopping::kNever)) {
+        return absl::DataLossError("unknown beams in stored parameters");
+      }
+      request->beams = {it->at(0).get<float>(),
+                        static_cast<EarlyStopping>(stopping)};
+    }
     for (const json& entry : params.value("parts", json::array())) {
       RequestPart& part = request->parts.emplace_back();
       entry.at(0).get_to(part.prompt_tokens);

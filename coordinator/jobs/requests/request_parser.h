@@ -126,6 +126,8 @@ class RequestParser {
       const std::string& document,
       const std::optional<std::string>& instruction) const;
   void SetScoring(Request* request) const;
+  std::optional<LineError> SetBeams(const struct RequestBody& body,
+                                    Request* request) const;
   std::optional<LineError> SetChoices(const struct RequestBody& body,
                                       const std::vector<Prompt>& prompts,
                                       Request* request) const;

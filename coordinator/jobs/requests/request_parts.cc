@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/text/text.h"
 #include "coordinator/jobs/requests/request_body.h"
 #include "coordinator/jobs/requests/request_parser.h"
 
@@ -33,12 +34,39 @@ uint64_t MixWithPrompt(uint64_t seed, const std::vector<int32_t>& prompt) {
 
 }  // namespace
 
+std::optional<LineError> RequestParser::SetBeams(const RequestBody& body,
+                                                 Request* request) const {
+  if (!request->stop.empty()) {
+    return LineError{
+        "unsupported",
+        absl::StrCat("\"stop\" has ", QuoteForMessage(request->stop.front()),
+                     ", which is no special token; a beam search ends answers "
+                     "at tokens only: leave it out, and cut the answers there"),
+        "stop"};
+  }
+  SamplingParams& sampling = request->sampling;
+  if (sampling.repetition_penalty != 1) {
+    return LineError{"unsupported",
+                     absl::StrCat("the model's generation_config.json has a "
+                                  "repetition_penalty of ",
+                                  sampling.repetition_penalty,
+                                  ", which a beam search does not heed; say "
+                                  "\"repetition_penalty\": 1 to have none"),
+                     "use_beam_search"};
+  }
+  sampling = {};
+  if (body.candidates > 1) request->beams = body.beams;  // else it is greedy
+  return std::nullopt;
+}
+
 std::optional<LineError> RequestParser::SetChoices(
     const RequestBody& body, const std::vector<Prompt>& prompts,
     Request* request) const {
   request->choices = body.choices;
   request->candidates = body.candidates;
-  if (body.candidates > body.choices && body.logprobs < 0) {
+  if (body.beams) {
+    if (auto error = SetBeams(body, request)) return error;
+  } else if (body.candidates > body.choices && body.logprobs < 0) {
     request->sampling.logprobs = 0;
     request->hides_logprobs = true;
   }

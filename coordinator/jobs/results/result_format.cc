@@ -293,7 +293,7 @@ double MeanLogprob(const Generation& generation) {
 
 // The choices of a completion, in their order: of each prompt's candidates the
 // best, the best first and of equally good ones the earlier; or all as they
-// are.
+// are. Those of a beam search come in that order.
 std::vector<const FinishedRequest*> ChoicesOf(const FinishedLine& line) {
   const Request& request = line.front().request;
   const auto candidates = static_cast<size_t>(request.candidates);
@@ -303,10 +303,12 @@ std::vector<const FinishedRequest*> ChoicesOf(const FinishedLine& line) {
     for (size_t i = begin; i < std::min(begin + candidates, line.size()); ++i) {
       ranked.emplace_back(MeanLogprob(line[i].generation), &line[i]);
     }
-    if (request.candidates > request.choices) {
+    if (request.candidates > request.choices && !request.beams) {
       std::stable_sort(
           ranked.begin(), ranked.end(),
           [](const auto& a, const auto& b) { return a.first > b.first; });
+    }
+    if (request.candidates > request.choices) {
       ranked.resize(static_cast<size_t>(request.choices));
     }
     for (const auto& [mean, choice] : ranked) choices.push_back(choice);

@@ -195,7 +195,7 @@ TEST_F(StagePlanTest, RefusesScoresThatDoNotFit) {
   invalid(1, 5, -1, false, "token id -1");
   invalid(1, 5, 50, false, "token id 50");
   const absl::Status many =
-      RunChanged([](StepPlan& plan) { plan.admit[0].sampling.logprobs = 21; });
+      RunChanged([](StepPlan& plan) { plan.admit[0].sampling.logprobs = 257; });
   EXPECT_TRUE(absl::IsInvalidArgument(many)) << many;
 }
 

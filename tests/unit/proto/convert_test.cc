@@ -173,8 +173,10 @@ TEST(ConvertTest, StepPlanRefused) {
   refused([&](auto& m) { segment(m)->set_score_end(INT32_MAX); },
           "11 to 2147483647");
   refused(
-      [](auto& m) { m.mutable_admit(0)->mutable_sampling()->set_logprobs(21); },
-      "logprobs: 21");
+      [](auto& m) {
+        m.mutable_admit(0)->mutable_sampling()->set_logprobs(257);
+      },
+      "logprobs: 257");
   refused(
       [](auto& m) { m.mutable_admit(0)->mutable_sampling()->set_logprobs(-2); },
       "logprobs: -2");

@@ -189,5 +189,29 @@ TEST_F(PrefixTest, NoneIsOvertakenWithoutEnd) {
   EXPECT_EQ(order[66], 67);
 }
 
+TEST_F(PrefixTest, WhatIsWantedStays) {
+  Make({.gbs = 4, .max_step_tokens = 16});
+  Enqueue(1, "ab");
+  EXPECT_EQ(Form(), "+1 | 1:0+9!");
+  s_->OnStepDone(BlockId(0));
+  std::vector<int32_t> wanted(10, 'a');
+  std::fill(wanted.begin() + 4, wanted.end(), 'b');
+  s_->Want(SequenceId(2), wanted);
+  Finish(1);
+  EXPECT_EQ(s_->prefix_pages(), 2);
+  EXPECT_EQ(Form(), "^-1=1:8 -1");
+  EXPECT_EQ(Next(), "idle");
+  Enqueue(3, "abc");
+  EXPECT_EQ(Form(), "+3(-1:8) | 3:8+5!");
+  s_->OnStepDone(BlockId(0));
+  Finish(3);
+  EXPECT_EQ(Form(), "-3");
+  EXPECT_EQ(Next(), "idle");
+  s_->Unwant(SequenceId(2));
+  s_->Unwant(SequenceId(2));
+  EXPECT_EQ(Form(), "--1");
+  EXPECT_EQ(s_->prefix_pages(), 0);
+}
+
 }  // namespace
 }  // namespace sluice

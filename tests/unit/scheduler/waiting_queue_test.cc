@@ -46,6 +46,22 @@ TEST_F(WaitingQueueTest, InTheOrderOfArrivalTurnsDoNotCount) {
   EXPECT_EQ(Show(), "1 2 3");
 }
 
+TEST_F(WaitingQueueTest, WhatHadBegunGoesFirstInAnyOrder) {
+  queue_ = WaitingQueue(Order::kArrival);
+  Add(1, "a");
+  Add(2, "b");
+  Add(3, "", {.rank = Turn::kBegun});
+  Add(4, "", {.rank = Turn::kBegun});
+  EXPECT_EQ(Show(), "3 4 1 2");
+  // Not before more than may be overtaken.
+  for (int64_t id = 5; id < 90; ++id) {
+    Add(id, "", {.rank = Turn::kBegun});
+    Remove(id);
+  }
+  Add(90, "", {.rank = Turn::kBegun});
+  EXPECT_EQ(Show(), "3 4 1 2 90");
+}
+
 TEST_F(WaitingQueueTest, RankThenLengthThenPromptThenArrival) {
   Add(1, "", {.expected = 5, .prefill = 7});
   Add(2, "", {.expected = 9});

@@ -132,6 +132,43 @@ TEST_F(RequestPromptsTest, ChoicesArePartsWithSeedsThatFollow) {
             Good(R"({"prompt":"a"})").sampling.seed);
 }
 
+TEST_F(RequestPromptsTest, BeamsAreOneRequestOfEachPrompt) {
+  const Request line = Good(
+      R"({"prompt":["one",[5,6]],"n":2,"best_of":3,"use_beam_search":true,)"
+      R"("length_penalty":0.5,"early_stopping":"never","stop":["</s>"]})");
+  EXPECT_EQ(line.parts.size(), 6u);
+  EXPECT_EQ(MaxTokensOfLine(line), 6 * 16);
+  const auto requests = SplitLine(line);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 2u);
+  EXPECT_THAT((*requests)[1].prompt, ElementsAre(5, 6));
+  for (int32_t i = 0; i < 2; ++i) {
+    const Request& request = (*requests)[i];
+    EXPECT_EQ(request.part, 3 * i);
+    EXPECT_EQ(request.num_parts, 6);
+    EXPECT_EQ(request.choices, 2);
+    EXPECT_EQ(request.candidates, 3);
+    ASSERT_TRUE(request.beams.has_value());
+    EXPECT_EQ(request.beams->length_penalty, 0.5F);
+    EXPECT_EQ(request.beams->early_stopping, EarlyStopping::kNever);
+    EXPECT_EQ(request.sampling.temperature, 0);
+    EXPECT_EQ(request.sampling.logprobs, -1);
+    EXPECT_EQ(request.stop_tokens.size(), 1u);
+  }
+  // A job's temperature is for what is sampled.
+  v1::RequestDefaults defaults;
+  defaults.set_temperature(0.7);
+  const Request one =
+      Good(R"({"prompt":"a","use_beam_search":true})", defaults);
+  EXPECT_FALSE(one.beams.has_value());
+  EXPECT_EQ(one.sampling.temperature, 0);
+  EXPECT_EQ(Good(R"({"prompt":"a","n":2,"use_beam_search":true,)"
+                 R"("temperature":0,"early_stopping":true})",
+                 defaults)
+                .beams->early_stopping,
+            EarlyStopping::kYes);
+}
+
 TEST_F(RequestPromptsTest, ReadsEmbeddings) {
   Request request = Good(Embedding(R"("input":"hey")"));
   EXPECT_EQ(request.endpoint, Endpoint::kEmbeddings);

@@ -146,6 +146,15 @@ TEST_F(ResultFormatTest, OfSeveralCandidatesTheBestAreGiven) {
   const StoredResult failed =
       FormatResult(line, "m", absl::UnixEpoch(), 1 << 20, &tokens_);
   EXPECT_EQ(json::parse(failed.line)["error"]["param"], "prompt[1]");
+  // The answers of a beam search come in their order.
+  for (FinishedRequest& part : line) part.request.beams = BeamParams{};
+  const json beams = json::parse(FormatAnswer(
+      line, "m", absl::UnixEpoch(), &tokens_, false))["response"]["body"];
+  std::string texts;
+  for (const json& choice : beams["choices"]) texts += choice["text"];
+  EXPECT_EQ(texts, "abde");
+  EXPECT_EQ(beams["usage"]["completion_tokens"],
+            body["usage"]["completion_tokens"]);
 }
 
 TEST_F(ResultFormatTest, Embeddings) {
