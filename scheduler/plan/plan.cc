@@ -180,8 +180,10 @@ absl::StatusOr<Plan> EvaluatePlan(const PlanRequest& request,
                                          block, &stage.policy));
   }
   block.gbs = gbs;
-  Plan plan = BuildPlan(request, resolved, block, JobSteps(request, block));
-  SLUICE_RETURN_IF_ERROR(Rehearse(request, &plan));
+  const PlanRequest runs =
+      SharesPrefixes(request, resolved) ? request : Unshared(request);
+  Plan plan = BuildPlan(runs, resolved, block, JobSteps(runs, block));
+  SLUICE_RETURN_IF_ERROR(Rehearse(runs, &plan));
   return plan;
 }
 

@@ -62,7 +62,10 @@ struct Outcome {
 class PlanSearch {
  public:
   explicit PlanSearch(const PlanRequest& request, int rehearsals = kRehearsals)
-      : request_(request), rehearsals_(rehearsals), classes_(request.machines) {
+      : request_(request),
+        rehearsals_(rehearsals),
+        classes_(request.machines),
+        shares_(request.workload.shared_tokens() > 0) {
     std::map<int, size_t> group_of;
     for (int m = 0; m < static_cast<int>(request.machines.size()); ++m) {
       const auto [it, is_new] =
@@ -218,6 +221,7 @@ class PlanSearch {
   // For each layer, and the end, the layers before it that have a window.
   std::vector<int32_t> windows_before_ = {0};
   bool unlike_layers_ = false;
+  const bool shares_;  // requests begin alike
   std::map<std::array<int32_t, 6>, std::vector<StepShape>> steps_;
   std::map<Candidate, int64_t> ids_;
   std::optional<Candidate> last_;  // asked about, and its id
@@ -293,7 +297,15 @@ Outcome PlanSearch::Try(const Candidate& c, double less_than) {
   if (block.steps_in_flight > 0) {
     block.steps_in_flight = StepsInFlight(true, static_cast<int>(split.size()));
   }
-  outcome.plan = BuildPlan(request_, stages, block, Steps(c.block));
+  // Stages are solved as if they shared. What they may hold does not depend on
+  // it where they turn out not to.
+  if (!shares_ || SharesPrefixes(request_, stages)) {
+    outcome.plan = BuildPlan(request_, stages, block, Steps(c.block));
+  } else {
+    const PlanRequest unshared = Unshared(request_);
+    outcome.plan =
+        BuildPlan(unshared, stages, block, JobSteps(unshared, block));
+  }
   outcome.seconds = outcome.plan->seconds;
   outcome.latency = outcome.plan->latency_seconds;
   outcome.kind = outcome.latency > max_latency_ ? Outcome::Kind::kTooSlow

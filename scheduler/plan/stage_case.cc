@@ -6,6 +6,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+#include "runtime/placement/stage_sizes.h"
 
 namespace sluice {
 namespace {
@@ -17,6 +18,16 @@ constexpr int kMaxStepKinds = 8;
 constexpr int64_t kGenerationsByNeed = 3;
 // The margin for lengths that come unevenly.
 constexpr double kNeedMargin = 1.05;
+
+// Whether the model's layers, and such a policy, let sequences share pages.
+bool MayShare(const PlanRequest& request, const Policy& policy) {
+  const int32_t positions = request.max_model_len > 0
+                                ? request.max_model_len
+                                : request.workload.longest();
+  return policy.sparsity >= 1 &&
+         MakeKvGroups(request.model, {0, request.model.num_layers}, positions)
+                 .window == 0;
+}
 
 // Returns a profile without what tells machines apart that cost the same.
 MachineProfile Anonymous(MachineProfile m) {
@@ -62,6 +73,31 @@ std::vector<StepShape> JobSteps(const PlanRequest& request,
                         : BlockSteps(request.workload, block);
 }
 
+bool SharesPrefixes(const PlanRequest& request,
+                    absl::Span<const StageChoice> stages) {
+  return std::all_of(
+      stages.begin(), stages.end(), [&](const StageChoice& stage) {
+        const TierFractions& kv = stage.policy.kv_cache;
+        const bool device = request.machines[stage.machine].has_device();
+        const int tiers = device ? (kv.device > 0) + (kv.host > 0)
+                                 : (kv.device + kv.host > 0);
+        return MayShare(request, stage.policy) && tiers + (kv.disk > 0) <= 1;
+      });
+}
+
+PlanRequest Unshared(PlanRequest request) {
+  for (LengthClass& c : request.workload.classes) c.shared = 0;
+  return request;
+}
+
+std::vector<StageChoice> ChoicesOf(const Plan& plan) {
+  std::vector<StageChoice> choices;
+  for (const StagePlan& stage : plan.stages) {
+    choices.push_back({stage.machine, stage.layers, stage.policy});
+  }
+  return choices;
+}
+
 int32_t ReservedPositions(const PlanRequest& request,
                           const MachineProfile& machine, const Policy& policy,
                           const BlockShape& block) {
@@ -73,13 +109,21 @@ int32_t ReservedPositions(const PlanRequest& request,
   // Average positions, over all steps of all requests.
   double positions = 0;
   double steps = 0;
+  int32_t beginning = 0;
+  const bool shares = MayShare(request, policy);
   for (const LengthClass& c : request.workload.classes) {
     const double weight = static_cast<double>(c.count) * c.output;
-    positions += weight * (c.prompt + c.output / 2.0);
+    const int32_t shared = shares && c.count > 0 ? c.shared : 0;
+    positions += weight * (c.prompt - shared + c.output / 2.0);
     steps += weight;
+    beginning = std::max(beginning, shared);
   }
-  // A sequence wastes half a page on average, and takes one ahead.
-  const double need = kNeedMargin * (positions / steps + kPageTokens);
+  // A sequence wastes half a page on average, and takes one ahead. Those that
+  // begin alike are together, but some of the last ones' are in flight with the
+  // next ones'.
+  const double need =
+      kNeedMargin * (positions / steps + kPageTokens) +
+      static_cast<double>(beginning) / static_cast<double>(Slots(block));
   // The longest request must fit into what there is for all.
   const double min =
       static_cast<double>(longest) / static_cast<double>(Slots(block));
@@ -133,7 +177,7 @@ double StepsOfRequest(const PlanRequest& request, const BlockShape& block) {
       1.0, static_cast<double>(block.steps_in_flight) / block.num_blocks);
   double steps = 0;
   for (const LengthClass& c : request.workload.classes) {
-    const double chunks = std::ceil(static_cast<double>(c.prompt) /
+    const double chunks = std::ceil(static_cast<double>(c.prompt - c.shared) /
                                     (together * block.max_step_tokens));
     steps += static_cast<double>(c.count) * (chunks + c.output - 1);
   }

@@ -31,11 +31,22 @@ class MachineClasses {
 std::vector<StepShape> JobSteps(const PlanRequest& request,
                                 const BlockShape& block);
 
+// Whether sequences share what they begin with in such stages of the request's
+// model. They do not if layers keep a window of positions apart, with sparse
+// attention, or if the KV cache of a stage lies in several tiers.
+bool SharesPrefixes(const PlanRequest& request,
+                    absl::Span<const StageChoice> stages);
+// The request, if nothing is shared.
+PlanRequest Unshared(PlanRequest request);
+// Returns the plan's stages as choices.
+std::vector<StageChoice> ChoicesOf(const Plan& plan);
+
 // Positions for which a sequence in flight reserves KV: request.longest(), or
 // less where KV is automatic and a stage takes pages by need, that is, on a
 // machine without a device. By need, sequences at evenly spaced positions come
 // to the average (the diagonal schedule, FlexGen's appendix A.2.1), given
-// requests enough to spread them; the step scheduler sees to it.
+// requests enough to spread them; the step scheduler sees to it. Positions that
+// sequences share count once.
 int32_t ReservedPositions(const PlanRequest& request,
                           const MachineProfile& machine, const Policy& policy,
                           const BlockShape& block);

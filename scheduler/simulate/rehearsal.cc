@@ -29,6 +29,11 @@ Workload Shortened(const Workload& workload, double share) {
 }  // namespace
 
 absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
+  const std::vector<StageChoice> stages = ChoicesOf(*plan);
+  if (request.workload.shared_tokens() > 0 &&
+      !SharesPrefixes(request, stages)) {
+    return Rehearse(Unshared(request), plan);
+  }
   // Requests that are longer than request.max_model_len never run.
   if (plan->kv_positions < request.workload.longest()) return absl::OkStatus();
   const auto requests = static_cast<double>(request.workload.requests());
@@ -47,10 +52,6 @@ absl::Status Rehearse(const PlanRequest& request, Plan* plan) {
   PlanRequest shorter = request;
   shorter.workload = Shortened(request.workload, std::min(1.0, affordable));
   // KV is reserved, or taken by need, as in the whole job.
-  std::vector<StageChoice> stages;
-  for (const StagePlan& stage : plan->stages) {
-    stages.push_back({stage.machine, stage.layers, stage.policy});
-  }
   Plan predicted =
       BuildPlan(shorter, stages, plan->block, JobSteps(shorter, plan->block));
   predicted.kv_positions = plan->kv_positions;

@@ -36,11 +36,13 @@ double SpreadOf(const StageCase& stage, const StepShape& step, double seconds,
          (step.micro_batches * passes);
 }
 
-// Returns tokens that all requests of a class begin with, and no others.
-std::vector<int32_t> SharedTokens(const Workload& workload,
-                                  const LengthClass& lengths) {
-  const auto number = static_cast<int32_t>(&lengths - workload.classes.data());
-  return std::vector<int32_t>(static_cast<size_t>(lengths.shared), number);
+// Returns what a request of a class begins with: whole pages, the nearest to
+// the average, which has the first ones' none in it. All begin alike, so that
+// only one more computes it.
+std::vector<int32_t> SharedTokens(const LengthClass& lengths, int32_t page) {
+  const int32_t pages =
+      std::min((lengths.shared + page / 2) / page, (lengths.prompt - 1) / page);
+  return std::vector<int32_t>(static_cast<size_t>(pages * page));
 }
 
 // Forms steps and prices them.
@@ -48,7 +50,7 @@ class Job : public StepSource {
  public:
   Job(const Workload& workload, StepScheduler scheduler,
       std::vector<StageKind> kinds, std::vector<int> kind_of_stage,
-      int num_blocks)
+      int num_blocks, int32_t page)
       : scheduler_(std::move(scheduler)),
         kinds_(std::move(kinds)),
         kind_of_stage_(std::move(kind_of_stage)),
@@ -59,7 +61,7 @@ class Job : public StepSource {
       const SequenceId id(static_cast<int64_t>(requests_.size()));
       requests_.push_back({.left = lengths.output});
       scheduler_.Enqueue(id, lengths.prompt, lengths.prompt + lengths.output, 0,
-                         SharedTokens(workload, lengths));
+                         SharedTokens(lengths, page));
     }
   }
 
@@ -255,20 +257,22 @@ absl::StatusOr<SimulationResult> Simulate(const PlanRequest& request,
                            " tokens");
   }
   if (HasRankChoice(request.machines)) {
-    std::vector<StageChoice> choices;
-    for (const StagePlan& stage : plan.stages) {
-      choices.push_back({stage.machine, stage.layers, stage.policy});
-    }
     PlanRequest named = request;
-    SLUICE_ASSIGN_OR_RETURN(named.machines,
-                            WithNamedRanks(std::move(named.machines), choices));
+    SLUICE_ASSIGN_OR_RETURN(
+        named.machines,
+        WithNamedRanks(std::move(named.machines), ChoicesOf(plan)));
     return Simulate(named, plan, options);
+  }
+  if (request.workload.shared_tokens() > 0 &&
+      !SharesPrefixes(request, ChoicesOf(plan))) {
+    return Simulate(Unshared(request), plan, options);
   }
   SLUICE_ASSIGN_OR_RETURN(Stages stages, StagesOf(request, plan));
   SLUICE_ASSIGN_OR_RETURN(StepScheduler scheduler,
                           SchedulerOf(request, plan, options.page_tokens));
   Job job(request.workload, std::move(scheduler), std::move(stages.kinds),
-          std::move(stages.kind_of_stage), plan.block.num_blocks);
+          std::move(stages.kind_of_stage), plan.block.num_blocks,
+          options.page_tokens);
   PipelineRun run = RunPipeline(stages.pipeline, stages.step_seconds, &job,
                                 options.max_timeline_events);
 

@@ -26,15 +26,20 @@ SEQUENCES, PROMPT, NEW = 64, 128, 32
 
 
 def requests_file(directory, lengths):
-    """A file of random prompts; lengths: (prompt, generated) of each request."""
+    """A file of random prompts; lengths: (prompt, generated) of each request, or also its beginning's number and
+    tokens: requests with the same one begin alike."""
     path = os.path.join(directory, f"requests-{hash(tuple(lengths)):x}.jsonl")
     if not os.path.exists(path):
         rng = random.Random(5)
         with open(path, "w") as f:
-            for i, (prompt, new) in enumerate(lengths):
+            for i, (prompt, new, *alike) in enumerate(lengths):
+                begin = []
+                for number, tokens in [alike] if alike else []:
+                    shared = random.Random(1000 + number)
+                    begin = [shared.randrange(5, 8000) for _ in range(tokens)]
                 f.write(json.dumps({
                     "custom_id": f"b{i}", "method": "POST", "url": "/v1/completions",
-                    "body": {"prompt": [rng.randrange(5, 8000) for _ in range(prompt)],
+                    "body": {"prompt": begin + [rng.randrange(5, 8000) for _ in range(prompt - len(begin))],
                              "max_tokens": new, "ignore_eos": True, "temperature": 0}}) + "\n")
     return path
 

@@ -8,6 +8,7 @@
   formats   the same for weights in codes of checkpoints
   mixtures  the same for a mixture of experts: Qwen3-30B-A3B's width (hidden 2048, 128 experts
             of 768, 8 of them chosen), 2 of its 48 layers
+  prefixes  the same for prompts that begin alike; prefixes:3 runs only the fourth
   grid_*    all in memory, weights on disk (_disk), more KV than memory (_kv): the planner's
             choice beside a grid of policies, all measured
   adapt     the disk throttled in the middle of a job (cgroup blkio, v1; needs root): the
@@ -58,8 +59,9 @@ class Bench:
         self.args = args
         self.scratch = scratch
         self.set_model()
-        path = os.path.join(scratch, "profile.json")
-        self.sluice("profile", "--disk-dir", args.disk_dir, "-o", path)
+        path = args.profile or os.path.join(scratch, "profile.json")
+        if not args.profile:
+            self.sluice("profile", "--disk-dir", args.disk_dir, "-o", path)
         with open(path) as f:
             self.profile = json.load(f)
 
@@ -93,7 +95,7 @@ class Bench:
         return path
 
     def common(self, lengths, workers):
-        longest = max(p + n for p, n in lengths)
+        longest = max(p + n for p, n, *_ in lengths)
         return ["--model", self.model, "-i", requests_file(self.scratch, lengths), "--dtype", "bfloat16",
                 "--max-model-len", str(longest), "--workers", str(workers)]
 
@@ -197,9 +199,33 @@ class Bench:
             ("usual, 2 workers", usual, ram, "gbs=64 w=0/100/0 max-step-tokens=512", 2)]
         self.compare("mixtures", cases, lambda case: self.set_model(MIXTURE))
 
-    def compare(self, record, cases, prepare=lambda case: None):
-        """Runs cases (name, lengths, memory, policy, workers), each beside its prediction."""
-        rows = []
+    def prefixes(self, *only):
+        rng = random.Random(3)
+        system = [(288, 24, 0, 256)] * 48
+        documents = [(544, 16, i // 8, 512) for i in range(48)]
+        pairs = [(352, 24, i // 2, 320) for i in range(32)]
+        mixed = [(128, 24) if i % 3 == 0 else (rng.randrange(270, 400), rng.randrange(4, 48), i // 12, 256)
+                 for i in range(48)]
+        ram, memory = 4 << 30, "gbs=32 w=0/100/0 max-step-tokens=512"
+        cases = [("one beginning, in memory", system, ram, memory, 1),
+                 ("documents, in memory", documents, ram, memory, 1),
+                 ("documents, weights on disk", documents, ram, "gbs=32 w=0/0/100 max-step-tokens=256", 1),
+                 ("pairs, in memory", pairs, ram, memory, 1),
+                 ("mixed, in memory", mixed, ram, memory, 1),
+                 ("documents, KV on disk", documents, ram, "gbs=32 w=0/100/0 c=0/0/100 max-step-tokens=512", 1),
+                 ("documents, half of KV on disk", documents[:24], ram,
+                  "gbs=24 w=0/100/0 c=0/50/50 max-step-tokens=512", 1),
+                 ("one beginning, 2 workers", system, ram, "gbs=16 w=0/100/0 max-step-tokens=256", 2)]
+        before = []
+        if only and os.path.exists(self.args.result):
+            with open(self.args.result) as f:
+                before = json.load(f).get("prefixes", {"rows": []})["rows"]
+        self.compare("prefixes", [cases[int(i)] for i in only] or cases, before=before)
+
+    def compare(self, record, cases, prepare=lambda case: None, before=()):
+        """Runs cases (name, lengths, memory, policy, workers), each beside its prediction; rows from before are kept."""
+        names = [case[0] for case in cases]
+        rows = [row for row in before if row["case"] not in names]
         for name, lengths, memory, policy, workers in cases:
             prepare(name)
             plan = self.predict_one(lengths, memory, policy, workers)
@@ -390,22 +416,24 @@ class Bench:
 
 
 def main():
-    cases = ("predict", "formats", "mixtures", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
+    cases = ("predict", "formats", "mixtures", "prefixes", "grid_memory", "grid_disk", "grid_kv", "adapt", "balanced")
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--bin", default=os.path.join(HERE, "..", "..", "build/release/bin"))
     parser.add_argument("--disk-dir", default="/var/tmp/sluice-bench")
+    parser.add_argument("--profile", help="measured just before by sluice profile; default: it is measured first")
     parser.add_argument("--cases", default=",".join(cases))
     parser.add_argument("--under", default="", help="a command that runs what is behind it")
     parser.add_argument("--result", default=os.path.join(HERE, "results", "planner.json"))
     args = parser.parse_args()
-    unknown = set(args.cases.split(",")) - set(cases)
+    unknown = {case.split(":")[0] for case in args.cases.split(",")} - set(cases)
     if unknown:
         parser.error(f"no such case: {' '.join(sorted(unknown))}")
     os.makedirs(args.disk_dir, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as scratch:
         bench = Bench(args, scratch)
         for case in args.cases.split(","):
-            getattr(bench, case)()
+            name, *only = case.split(":")
+            getattr(bench, name)(*only)
 
 
 if __name__ == "__main__":

@@ -248,6 +248,23 @@ def test_copies_of_a_profile_are_one_machine():
         assert plan(files, "--profile", first, "--profile", other).stderr == ""
 
 
+def test_prompts_that_begin_alike_count_once():
+    with Files() as files:
+        harness.write_lines(files.input, [json.dumps({"prompt": [7] * 320 + [5 + i] * 9, "max_tokens": 4}) for i in range(64)])
+
+        def seconds(command, *flags):
+            out = harness.sluice(command, "--model", LLAMA, *FP32, "-i", files.input, "--profile", files.profile,
+                                 "--json", *flags).stdout
+            return json.loads(out)["seconds"]
+        for command in ("plan", "simulate"):
+            for policy in ("gbs=8", "gbs=8 c=0/0/100"):
+                apart = seconds(command, "--policy", policy, "--share-prefixes", "off")
+                assert seconds(command, "--policy", policy) < 0.6 * apart, (command, policy)
+        # Stages whose KV lies in two tiers share nothing.
+        apart = seconds("plan", "--policy", "gbs=8 c=0/50/50", "--share-prefixes", "off")
+        assert seconds("plan", "--policy", "gbs=8 c=0/50/50") == apart
+
+
 def test_budgets_count_beside_a_profile():
     with Files() as files:
         few = plan(files, "--profile", files.profile, "--host-memory", "1MiB", "--disk-space",

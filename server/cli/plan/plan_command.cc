@@ -160,6 +160,7 @@ void PlanFlags::AddTo(CLI::App* app) {
                   "int4 (weights), kv-int8, kv-int4. They change answers")
       ->check(CLI::IsMember({"int8", "int4", "kv-int8", "kv-int4"}));
   coordinator.AddNoRefill(app);
+  coordinator.AddSharePrefixes(app);
   app->add_flag("--json", json, "JSON instead of tables");
 }
 

@@ -206,6 +206,63 @@ TEST(SimulatorTest, WhatPromptsShareTakesTimeAndRoomOnce) {
   EXPECT_EQ(shared.tokens, apart.tokens);
   EXPECT_LT(shared.seconds, apart.seconds / 3);
   EXPECT_LT(shared.steps, apart.steps / 2);  // more run at once
+  // Averages are of whole pages, and of a first one that shares nothing.
+  request.workload.classes[0].shared = 446;
+  EXPECT_EQ(Simulated(request, plan).seconds, shared.seconds);
+  // Nor does each class have a first one.
+  request.workload.classes.assign(20, {512, 16, 10, 448});
+  EXPECT_NEAR(Simulated(request, plan).seconds, shared.seconds,
+              shared.seconds / 50);
+}
+
+TEST(SimulatorTest, NothingIsSharedWhereStagesDoNot) {
+  PlanRequest request = TestRequest({TestMachine("w", 64e9, 64e9)});
+  request.workload.classes = {{512, 16, 200, 448}};
+  PlanRequest apart = request;
+  apart.workload.classes[0].shared = 0;
+  const auto seconds = [](const PlanRequest& r, const char* policy) {
+    StageChoice stage = {0, {0, r.model.num_layers}, {}};
+    EXPECT_TRUE(UpdatePolicy(policy, &stage.policy).ok());
+    const auto plan = EvaluatePlan(r, {stage}, 1);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    return std::pair(plan->seconds, Simulated(r, *plan).seconds);
+  };
+  for (const char* one : {"gbs=32 c=0/100/0", "gbs=32 c=0/0/100", "gbs=32"}) {
+    const auto [planned, simulated] = seconds(request, one);
+    const auto [planned_apart, simulated_apart] = seconds(apart, one);
+    EXPECT_LT(planned, 0.6 * planned_apart) << one;
+    EXPECT_LT(simulated, 0.6 * simulated_apart) << one;
+  }
+  for (const char* two : {"gbs=32 c=0/50/50", "gbs=32 sparsity=0.5"}) {
+    EXPECT_EQ(seconds(request, two), seconds(apart, two)) << two;
+  }
+  // Nor by a model with windows.
+  for (PlanRequest* r : {&request, &apart}) {
+    LayerSpec& layer = r->model.layers.emplace_back();
+    layer.window = 64;
+    r->model.layers.resize(static_cast<size_t>(r->model.num_layers), layer);
+  }
+  EXPECT_EQ(seconds(request, "gbs=32"), seconds(apart, "gbs=32"));
+}
+
+// Where memory bounds the sequences in flight, more of those that share fit.
+TEST(SimulatorTest, SharedPositionsAreReservedOnce) {
+  PlanRequest request = TestRequest({TestMachine("w", 6e9, 0)});
+  request.workload.classes = {{1024, 64, 5000}};
+  const auto apart = MakePlan(request);
+  ASSERT_TRUE(apart.ok()) << apart.status();
+  request.workload.classes[0].shared = 896;
+  const auto shared = MakePlan(request);
+  ASSERT_TRUE(shared.ok()) << shared.status();
+  EXPECT_LT(SequencePositions(shared->best), 400);
+  EXPECT_GT(SequencePositions(apart->best), 1000);
+  const auto slots = [](const Plan& plan) {
+    return plan.block.gbs * plan.block.num_microbatches * plan.block.num_blocks;
+  };
+  EXPECT_GT(slots(shared->best), 2 * slots(apart->best));
+  // The scheduler takes as many.
+  const SimulationResult run = Simulated(request, shared->best);
+  EXPECT_NEAR(run.seconds / shared->best.seconds, 1, 0.1);
 }
 
 TEST(SimulatorTest, RefusesWhatCannotRun) {
