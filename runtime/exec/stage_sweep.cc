@@ -166,7 +166,7 @@ absl::Status StageSweep::RunItems(const Emit& emit, bool emits) {
     if (held != layer) {
       SLUICE_ASSIGN_OR_RETURN(packed, AcquireLayer(layer));
       held = layer;
-      HoldBackExperts(layer);
+      HoldBackExperts(layer, /*next_time=*/false);
     }
     // While this micro-batch computes, its share of the layers ahead comes in.
     weights_.ReadAhead(row_by_row_ ? 1 : (k + 1) / batches);
@@ -244,7 +244,7 @@ absl::Status StageSweep::EmitStream(int32_t k, const Emit& emit) {
   return emit(k, std::move(out));
 }
 
-void StageSweep::HoldBackExperts(int layer) {
+void StageSweep::HoldBackExperts(int layer, bool next_time) {
   int64_t rows = 0;
   for (size_t k = 0; k < work_.num_batches; ++k) {
     const int64_t of_batch = work_.batches[k].view.rows;
@@ -253,7 +253,8 @@ void StageSweep::HoldBackExperts(int layer) {
   const bool few =
       rows * mixture_.experts_per_token < 2 * int64_t{mixture_.experts};
   const int core = parts_.units->first[layer];
-  weights_.HoldBack(core + 1, core + 1 + (few ? Layout(layer).experts : 0));
+  weights_.HoldBack(core + 1, core + 1 + (few ? Layout(layer).experts : 0),
+                    next_time);
 }
 
 absl::Status StageSweep::RunExperts(int layer) {
@@ -265,7 +266,8 @@ absl::Status StageSweep::RunExperts(int layer) {
     if (rows[expert] > 0) continue;
     SLUICE_RETURN_IF_ERROR(weights_.Skip(first + expert));
   }
-  HoldBackExperts((layer + 1) % options_.layers.size());
+  // A single layer is the next one, too.
+  HoldBackExperts((layer + 1) % options_.layers.size(), /*next_time=*/true);
   weights_.ReadAhead(1);
   for (int expert = 0; expert < mixture_.experts; ++expert) {
     if (rows[expert] == 0) continue;

@@ -88,7 +88,7 @@ class StageSweep : public StageExecutor {
   bool SharesExperts(int layer) const;
   // Has no expert of a layer read before it is known which ones have rows, if
   // so few come that many may have none.
-  void HoldBackExperts(int layer);
+  void HoldBackExperts(int layer, bool next_time);
   // Runs the experts for all rows that were routed.
   absl::Status RunExperts(int layer);
   // Adds to a micro-batch, which is held, what the experts made of it.

@@ -24,10 +24,12 @@
 
 namespace sluice {
 
-// Returns the groups of the inputs, [k], of a row of a format of any order.
+// Returns the groups of a row's inputs, [k]; null if their order is not any.
 inline const std::byte* GroupsOfRow(const CodeFormat& format,
                                     const std::byte* row, int32_t k) {
-  return row + format.row_bytes(k) - k;
+  return format.scaled != nullptr && format.scaled->any_order
+             ? row + (format.row_bytes(k) - k)
+             : nullptr;
 }
 
 // EncodeStrip of a format that is scaled. kInvalidArgument, too, if a code is

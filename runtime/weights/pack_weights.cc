@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -20,12 +21,6 @@ namespace sluice {
 namespace {
 
 using Role = TensorRole;
-
-int64_t Length(const TensorRef& ref) {
-  int64_t n = 1;
-  for (int64_t d : ref.shape) n *= d;
-  return n;
-}
 
 // The first error of several threads.
 class FirstError {
@@ -127,18 +122,24 @@ class WindowPacker {
         to_(to),
         packer_(packer),
         pool_(pool),
-        budget_(budget) {}
+        budget_(budget) {
+    TurnTo(0);
+  }
 
   // Returns the unit's tensor of the role, of the expert at hand if it is an
   // expert's; or null.
   const TensorRef* Find(TensorRole role) const {
-    for (const TensorRef& t : tensors_) {
-      if (t.role == role && t.expert == expert_) return &t;
+    for (const TensorRef& t : at_hand_) {
+      if (t.role == role) return &t;
     }
     return nullptr;
   }
-  // Has Find look for tensors of an expert.
-  void TurnTo(int expert) { expert_ = expert; }
+  // Has Find look for tensors of an expert. What is no expert's comes first.
+  void TurnTo(int expert) {
+    const auto [begin, end] = std::ranges::equal_range(
+        tensors_, expert, std::less<>(), &TensorRef::expert);
+    at_hand_ = {begin, end};
+  }
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels);
   // Pack a panel, of which `runs` are the rows, to `out`, working with the
@@ -157,6 +158,8 @@ class WindowPacker {
   // the layout is empty.
   absl::Status PackVectors(const VectorLayout& layout,
                            const std::vector<VectorPart>& parts);
+  // Packs a matrix that lies as a vector of float32, a row at a time.
+  absl::Status PackRows(const TensorRef& ref, ColumnRange rows, size_t offset);
   absl::Status PackVector(const VectorLayout& layout, TensorRole role) {
     return PackVectors(layout,
                        {{role, {0, static_cast<int32_t>(layout.length)}}});
@@ -185,7 +188,7 @@ class WindowPacker {
   const LoadProgress progress_;
   uint64_t left_;  // of the window, not reported yet
   const PackedWindow& to_;
-  int expert_ = 0;
+  std::span<const TensorRef> at_hand_;
   MatrixPacker* const packer_;
   ComputePool* const pool_;
   MemoryBudget* const budget_;
@@ -274,8 +277,9 @@ absl::Status WindowPacker::PackCodes(const MatrixLayout& layout, int panel,
     const CodeFormat& format = *layout.CodesAt(column).format;
     SLUICE_RETURN_IF_ERROR(
         source_.ReadCodes(*run.ref, format, run.begin, run.end, rows));
-    if (!has_groups && format.scaled != nullptr && format.scaled->any_order) {
-      std::memcpy(groups, GroupsOfRow(format, rows, layout.k), layout.k);
+    const std::byte* const own = GroupsOfRow(format, rows, layout.k);
+    if (own != nullptr && !has_groups) {
+      std::memcpy(groups, own, layout.k);
       has_groups = true;
     }
     for (int64_t row = run.begin; row < run.end; row += kStripColumns) {
@@ -357,21 +361,21 @@ absl::Status WindowPacker::PackTable(const TensorRef& ref, int64_t rows,
 absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
                                        const std::vector<VectorPart>& parts) {
   if (!to_.Touches(layout.offset, layout.bytes())) return absl::OkStatus();
+  if (const TensorRef* first = Find(parts[0].role); first->shape.size() == 2) {
+    return PackRows(*first, parts[0].range, layout.offset);
+  }
   std::vector<float> values(layout.length);
   std::map<TensorRole, std::vector<float>> read;
   float* next = values.data();
   for (const auto& [role, range] : parts) {
     const TensorRef* ref = Find(role);
-    const bool matrix = ref->shape.size() == 2;
-    const int64_t width = matrix ? ref->shape[1] : 1;
     std::vector<float>& whole = read[role];
     if (whole.empty()) {
-      whole.resize(Length(*ref));
-      SLUICE_RETURN_IF_ERROR(
-          source_.ReadRows(*ref, 0, matrix ? ref->shape[0] : 1, whole.data()));
+      whole.resize(ref->shape[0]);
+      SLUICE_RETURN_IF_ERROR(source_.ReadRows(*ref, 0, 1, whole.data()));
     }
-    next = std::copy(whole.data() + range.begin * width,
-                     whole.data() + range.end * width, next);
+    next =
+        std::copy(whole.data() + range.begin, whole.data() + range.end, next);
   }
   if (layout.dtype == DType::kFloat32) {
     CopyWithin(to_, layout.offset, std::span<const float>(values));
@@ -379,6 +383,18 @@ absl::Status WindowPacker::PackVectors(const VectorLayout& layout,
     std::vector<std::byte> typed(layout.bytes());
     ConvertFloats(values.data(), layout.length, layout.dtype, typed.data());
     CopyWithin(to_, layout.offset, std::span<const std::byte>(typed));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WindowPacker::PackRows(const TensorRef& ref, ColumnRange rows,
+                                    size_t offset) {
+  std::vector<float> values(ref.shape[1]);
+  const size_t bytes = values.size() * sizeof(float);
+  for (int32_t row = rows.begin; row < rows.end; ++row, offset += bytes) {
+    if (!to_.Touches(offset, bytes)) continue;
+    SLUICE_RETURN_IF_ERROR(source_.ReadRows(ref, row, row + 1, values.data()));
+    CopyWithin(to_, offset, std::span<const float>(values));
   }
   return absl::OkStatus();
 }
@@ -427,9 +443,16 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
                                       LoadProgress progress,
                                       const PackedWindow& to) {
   const LayerLayout& layout = this->layer(layer);
-  WindowPacker pack(LayerTensors(spec_, layer), source, progress, to,
-                    matrices_.get(), pool_, budget_);
   const LayerWeights weights = WeightsOf(spec_, spec_.layer(layer));
+  const auto touches = [&](int expert) {
+    return to.Touches(layout.expert_begin(expert), layout.expert.bytes);
+  };
+  int first_expert = 0;
+  int end_expert = weights.experts;
+  while (first_expert < end_expert && !touches(first_expert)) ++first_expert;
+  while (first_expert < end_expert && !touches(end_expert - 1)) --end_expert;
+  WindowPacker pack(LayerTensors(spec_, layer, first_expert, end_expert),
+                    source, progress, to, matrices_.get(), pool_, budget_);
   const TensorShard shard = shape_.shard(spec_);
   const bool turns = spec_.gated_mlp && matrices_->rules().interleaves_gate();
   for (const LayerWeights::Vector& vector : weights.vectors) {
@@ -447,9 +470,8 @@ absl::Status PackedWeights::PackLayer(int layer, const TensorSource& source,
         *layout.matrices()[static_cast<int>(matrix.part)], matrix.slots, shard,
         spec_.head_dim, matrix.part == LayerMatrix::kUp && turns));
   }
-  for (int expert = 0; expert < weights.experts; ++expert) {
+  for (int expert = first_expert; expert < end_expert; ++expert) {
     const size_t begin = layout.expert_begin(expert);
-    if (!to.Touches(begin, layout.expert.bytes)) continue;
     pack.TurnTo(expert);
     const auto shifted = [&](auto part) {
       part.offset += begin;

@@ -46,16 +46,20 @@ std::string PackedWeights::PackedKey() const {
     absl::StrAppend(&key, ";rank=", shape_.tensor.rank, "of",
                     shape_.tensor.ranks);
   }
-  // The key has all layer matrices, so that all stages find the same files.
+  // The key depends on all layer matrices, so that all stages find the same
+  // files; there may be many kinds of layers.
+  std::vector<uint64_t> packings;
   const auto add = [&](const MatrixLayout& matrix) {
-    if (matrix.packing == 0) return;
-    absl::StrAppend(&key, ";", absl::Hex(matrix.packing));
+    if (matrix.packing != 0) packings.push_back(matrix.packing);
   };
   for (const LayerLayout& layer : layouts_.layers) {
     for (const MatrixLayout* matrix : layer.matrices()) add(*matrix);
     add(layer.expert.up);
     add(layer.expert.down);
   }
+  absl::StrAppend(&key, ";layers=",
+                  absl::Hex(BlockChecksum(
+                      std::as_bytes(std::span<const uint64_t>(packings)))));
   return key;
 }
 

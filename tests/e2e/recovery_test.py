@@ -12,10 +12,11 @@ import time
 import harness
 
 LLAMA = os.path.join(harness.MODELS, "llama-kjv")
+MIXTURE = os.path.join(harness.MODELS, "qwen3-moe-kjv")
 
 
-def undisturbed(lines, *flags):
-    return harness.answers(harness.run(LLAMA, lines, *flags)[1])
+def undisturbed(lines, *flags, model=LLAMA):
+    return harness.answers(harness.run(model, lines, *flags)[1])
 
 
 def check_results(cluster, job, lines, expected):
@@ -222,15 +223,15 @@ def replace_killed(cluster, job, victim):
     return state
 
 
-def kill_each_worker(count):
+def kill_each_worker(count, model=LLAMA, victims=("worker-1", "worker-0")):
     lines = harness.mixed_requests(count, max_tokens=64)
-    expected = undisturbed(lines)
-    with harness.Cluster(LLAMA, workers=2) as cluster:
+    expected = undisturbed(lines, model=model)
+    with harness.Cluster(model, workers=2) as cluster:
         path = os.path.join(cluster.directory, "in.jsonl")
         harness.write_lines(path, lines)
         job = cluster.submit(path)["id"]
         hit = True
-        for victim in ("worker-1", "worker-0"):
+        for victim in victims:
             state = replace_killed(cluster, job, victim)
             if state["status"] == "completed":
                 hit = False
@@ -247,6 +248,10 @@ def kill_each_worker(count):
 
 def test_worker_killed_job_pauses_and_completes():
     with_enough_work(max(60, 600 // harness.SLOW), kill_each_worker)
+
+
+def test_worker_killed_in_the_middle_of_a_mixture_of_experts():
+    with_enough_work(60, lambda count: kill_each_worker(count, MIXTURE, ("worker-1",)))
 
 
 def kill_one_of_two(count):

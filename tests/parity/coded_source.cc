@@ -156,8 +156,7 @@ absl::Status CodedSource::ReadRows(const TensorRef& ref, int64_t row_begin,
   const PanelOrder order = {1, 1, k};
   for (int64_t i = row_begin; i < row_end; ++i, out += k) {
     SLUICE_RETURN_IF_ERROR(ReadCodes(ref, format, i, i + 1, row.data()));
-    const std::byte* const groups =
-        format.scaled == nullptr ? nullptr : GroupsOfRow(format, row.data(), k);
+    const std::byte* const groups = GroupsOfRow(format, row.data(), k);
     SLUICE_RETURN_IF_ERROR(
         EncodeStrip(format, row.data(), 1, k, strip.data(), groups));
     DecodeStrip(format, strip.data(), k, DType::kFloat32, order, 0, 1, out,

@@ -28,13 +28,27 @@ class UnitOrder {
   }
   // Moves past unit(), which is not -1.
   void Next() {
-    if (++at_ < (in_head_ ? sections_ : layers_)) return;
-    at_ = 0;
-    ++pass_;
-    if (known_) SkipWhatIsNotUsed();
+    if (++at_ == (in_head_ ? sections_ : layers_)) {
+      at_ = 0;
+      ++pass_;
+      if (known_) SkipWhatIsNotUsed();
+    }
+    held_later_ = held_later_ && AmongHeld();
   }
 
+  // Has ahead() stop before units [begin, end), until told otherwise. With
+  // `next_time`, those of them that are next are not meant, as long as no
+  // others have come.
+  void HoldBack(int begin, int end, bool next_time) {
+    held_begin_ = begin;
+    held_end_ = end;
+    held_later_ = next_time && AmongHeld();
+  }
+  // The next unit, if it may be read ahead; else -1.
+  int ahead() const { return AmongHeld() && !held_later_ ? -1 : unit(); }
+
  private:
+  bool AmongHeld() const { return unit() >= held_begin_ && unit() < held_end_; }
   void SkipWhatIsNotUsed() {
     if (!in_head_ && pass_ >= layer_passes_) {
       in_head_ = true;
@@ -54,6 +68,8 @@ class UnitOrder {
   bool in_head_ = false;
   int pass_ = 0;
   int at_ = 0;
+  int held_begin_ = 0, held_end_ = 0;
+  bool held_later_ = false;  // once others have come
 };
 
 }  // namespace sluice

@@ -213,8 +213,8 @@ void WeightStore::Issue(Slot& slot, size_t end) {
 void WeightStore::ReadAhead(double share) {
   if (!streams() || !options_.context.overlap) return;
   for (Slot& slot : slots_) {
-    const int next = order_.unit();
-    if (next < 0 || (next >= held_begin_ && next < held_end_)) break;
+    const int next = order_.ahead();
+    if (next < 0) break;
     if (slot.unit < 0) Begin(slot, next);
   }
   // All slots but the last are filled wholly: it is their turn before.
@@ -337,7 +337,6 @@ void WeightStore::Reset() {
     unit.skipped = false;
   }
   filling_.clear();
-  held_begin_ = held_end_ = 0;
   order_ = UnitOrder(num_layer_units(), num_units() - num_layer_units());
   SkipResident();
   ReadAhead(1);

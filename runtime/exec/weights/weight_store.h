@@ -63,9 +63,8 @@ class WeightStore : public Weights {
   absl::StatusOr<PackedView> Acquire(int unit) override;
   void ReadAhead(double share) override;
   absl::Status Skip(int unit) override;
-  void HoldBack(int begin, int end) override {
-    held_begin_ = begin;
-    held_end_ = end;
+  void HoldBack(int begin, int end, bool next_time) override {
+    order_.HoldBack(begin, end, next_time);
   }
   absl::Status Release(int unit) override;
   bool layers_stay() const override;
@@ -117,8 +116,7 @@ class WeightStore : public Weights {
   std::vector<Unit> units_;
   std::vector<std::unique_ptr<PackedFile>> files_;  // of packed units, on disk
   std::vector<Slot> slots_;
-  UnitOrder order_{1, 0};              // stands at the unit to be begun next
-  int held_begin_ = 0, held_end_ = 0;  // units that are held back
+  UnitOrder order_{1, 0};    // stands at the unit to be begun next
   std::deque<int> filling_;  // slots not yet acquired, in order of use
 };
 

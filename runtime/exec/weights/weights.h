@@ -34,8 +34,9 @@ class Weights {
   // does not wait behind a whole layer.
   virtual void ReadAhead(double share) {}
   // Nothing is read ahead of units [begin, end), until told otherwise: which of
-  // them are wanted is not known yet.
-  virtual void HoldBack(int begin, int end) {}
+  // them are wanted is not known yet. With `next_time`, this is not about those
+  // that the step is yet to use in its pass through them.
+  virtual void HoldBack(int begin, int end, bool next_time) {}
   // Lets what was brought for the unit be overwritten.
   virtual absl::Status Release(int unit) = 0;
   // Whether no layer has to be brought.

@@ -82,6 +82,11 @@ bool IsBias(TensorRole role) {
 }
 
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer) {
+  return LayerTensors(spec, layer, 0, spec.mixture.experts);
+}
+
+std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer,
+                                    int first_expert, int end_expert) {
   const LayerWeights weights = WeightsOf(spec, spec.layer(layer));
   std::vector<TensorRef> tensors;
   const auto add = [&](const auto& parts, int expert) {
@@ -96,7 +101,8 @@ std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer) {
   };
   add(weights.vectors, -1);
   add(weights.matrices, -1);
-  for (int expert = 0; expert < weights.experts; ++expert) {
+  end_expert = std::min(end_expert, weights.experts);
+  for (int expert = first_expert; expert < end_expert; ++expert) {
     add(weights.expert_vectors, expert);
     add(weights.expert_matrices, expert);
   }

@@ -45,6 +45,9 @@ bool IsBias(TensorRole role);
 
 // In the order of WeightsOf, an expert's weights after those of the one before.
 std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer);
+// Leaves out all experts but [first_expert, end_expert).
+std::vector<TensorRef> LayerTensors(const DecoderSpec& spec, int layer,
+                                    int first_expert, int end_expert);
 std::vector<TensorRef> EmbeddingTensors(const DecoderSpec& spec);
 // With tied embeddings kHead names the embedding matrix.
 std::vector<TensorRef> HeadTensors(const DecoderSpec& spec);

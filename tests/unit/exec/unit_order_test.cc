@@ -51,5 +51,40 @@ TEST(UnitOrderTest, WithoutAHeadSweepsFollowEachOther) {
   EXPECT_EQ(Ahead(order), (std::vector<int>{0, 1, 0, 1}));
 }
 
+// Units 1 and 2 are a layer's experts: of the coming pass, and in a stage of
+// this layer alone, of the one after.
+TEST(UnitOrderTest, HoldsUnitsBack) {
+  UnitOrder order(3, 1);
+  order.Begin(1, 1);
+  order.HoldBack(1, 3, false);
+  EXPECT_EQ(order.ahead(), 0);
+  order.Next();
+  EXPECT_EQ(order.unit(), 1);
+  EXPECT_EQ(order.ahead(), -1);
+  // It is known which of them are wanted.
+  order.HoldBack(1, 3, true);
+  EXPECT_EQ(order.ahead(), 1);
+  order.Next();
+  EXPECT_EQ(order.ahead(), 2);
+  order.Next();
+  EXPECT_EQ(order.ahead(), 3);
+  order.Next();
+  EXPECT_EQ(order.ahead(), 0);
+  order.Next();
+  EXPECT_EQ(order.unit(), 1);
+  EXPECT_EQ(order.ahead(), -1);
+  // Those of another layer are held from now on.
+  UnitOrder two(6, 0);
+  two.Begin(1, 0);
+  two.Next();
+  two.HoldBack(4, 6, true);
+  for (const int unit : {1, 2, 3, -1}) {
+    EXPECT_EQ(two.ahead(), unit);
+    if (unit >= 0) two.Next();
+  }
+  two.HoldBack(0, 0, false);
+  EXPECT_EQ(two.ahead(), 4);
+}
+
 }  // namespace
 }  // namespace sluice

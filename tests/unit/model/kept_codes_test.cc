@@ -218,8 +218,7 @@ std::vector<float> Decoded(const CodeFormat& format, const std::byte* rows,
                            int64_t n, int32_t k) {
   std::vector<float> numbers(n * k);
   std::vector<std::byte> strip(StripBytes(format, k));
-  const std::byte* const groups =
-      format.scaled == nullptr ? nullptr : GroupsOfRow(format, rows, k);
+  const std::byte* const groups = GroupsOfRow(format, rows, k);
   for (int64_t row = 0; row < n; row += kStripColumns) {
     const auto count =
         static_cast<int32_t>(std::min<int64_t>(kStripColumns, n - row));
