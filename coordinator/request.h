@@ -66,7 +66,7 @@ enum class EarlyStopping { kNo, kYes, kNever };
 // How a beam search ranks answers: by their log-probability, divided by their
 // length to the power of the penalty.
 struct BeamParams {
-  float length_penalty = 1;
+  double length_penalty = 1;
   EarlyStopping early_stopping = EarlyStopping::kNo;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace sluice {
 namespace {
@@ -13,8 +14,11 @@ struct Continuation {
   float score;
 };
 
-float Ranked(float score, int64_t length, float penalty) {
-  const double by = std::pow(static_cast<double>(length), penalty);
+float Ranked(float score, int64_t length, double penalty) {
+  using Limits = std::numeric_limits<float>;
+  const double by =
+      std::clamp<double>(std::pow(static_cast<double>(length), penalty),
+                         Limits::min(), Limits::max());
   return score / static_cast<float>(by);
 }
 

@@ -66,7 +66,6 @@ void BlockDriver::FinishBeam(SequenceId id) {
   const auto it = sequences_.find(id);
   SequenceState sequence = std::move(it->second);
   const std::shared_ptr<BeamGroup> group = sequence.beams;
-  prompt_tokens_ -= std::ssize(sequence.request().prompt);
   sequences_.erase(it);
   if (sequence.admitted && sequence.beam == 0) {
     --jobs_[group->request.job].running;

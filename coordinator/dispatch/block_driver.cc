@@ -1,6 +1,7 @@
 #include "coordinator/dispatch/block_driver.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -36,12 +37,24 @@ void BlockDriver::Add(Request request) {
 }
 
 SequenceState& BlockDriver::Insert(SequenceId id, SequenceState sequence) {
-  prompt_tokens_ += std::ssize(sequence.request().prompt);
   return sequences_.try_emplace(id, std::move(sequence)).first->second;
 }
 
 // Tokens that no worker can compute must not reach one: they would fail again
 // and again, together with all other requests.
+BlockDriver::Load BlockDriver::ExpectedLoad() const {
+  Load load;
+  for (const auto& [id, sequence] : sequences_) {
+    const int64_t count = sequence.beams == nullptr ? 1
+                          : sequence.beam == 0
+                              ? sequence.beams->request.candidates
+                              : 0;
+    load.requests += count;
+    load.prompt_tokens += count * std::ssize(sequence.request().prompt);
+  }
+  return load;
+}
+
 absl::Status BlockDriver::CheckTokens(const Request& request) const {
   if (request.prompt.empty()) {
     return absl::InvalidArgumentError("the prompt has no tokens");
@@ -88,8 +101,9 @@ void BlockDriver::Enqueue(SequenceId id) {
 // Those that had begun go first, in their order.
 Turn BlockDriver::TurnOf(const SequenceState& sequence) const {
   const Request& request = sequence.request();
-  const int64_t left = sequence.max_positions() - std::ssize(sequence.tokens());
-  if (sequence.was_admitted || left < request.max_tokens) {
+  const int64_t left =
+      sequence.most_positions() - std::ssize(sequence.tokens());
+  if (sequence.was_admitted || left < sequence.whole().max_tokens) {
     return {.rank = Turn::kBegun};
   }
   const auto learned = job_lengths_.find(request.job);
@@ -123,7 +137,6 @@ void BlockDriver::Finish(SequenceId id) {
       stats_.prompt_tokens += prompt - sequence.prefilled;
     }
   }
-  prompt_tokens_ -= prompt;
   LearnFrom(finished_.back());
   sequences_.erase(it);
 }
@@ -191,7 +204,6 @@ SequenceState BlockDriver::Extract(SequenceId id) {
   const auto it = sequences_.find(id);
   if (scheduler_) scheduler_->Finish(id);
   SequenceState sequence = std::move(it->second);
-  prompt_tokens_ -= std::ssize(sequence.request().prompt);
   sequences_.erase(it);
   return sequence;
 }
@@ -316,7 +328,8 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
   for (size_t i = 0; matches && i < result.tokens.size(); ++i) {
     matches = result.tokens[i].sequence == expected[before + i] &&
               result.tokens[i].token >= -1 &&
-              result.tokens[i].token < options_.vocab_size;
+              result.tokens[i].token < options_.vocab_size &&
+              HasLikeliest(result.tokens[i]);
   }
   if (!matches) {
     return Internal("the result of step ", result.step, " of block ", b,
@@ -324,6 +337,20 @@ absl::Status BlockDriver::Check(const StepResult& result) const {
                     " sequences that sample");
   }
   return CheckPooled(result);
+}
+
+// Whether a token's likeliest ones are some that there are, and no more than
+// were asked for: a beam search goes on with them.
+bool BlockDriver::HasLikeliest(const SampledToken& token) const {
+  const auto it = sequences_.find(token.sequence);
+  if (it == sequences_.end()) return true;  // cancelled under way, or failed
+  return std::ssize(token.top) <=
+             std::max(0, it->second.request().sampling.logprobs) &&
+         std::all_of(
+             token.top.begin(), token.top.end(), [&](const TokenLogprob& top) {
+               return top.token >= 0 && top.token < options_.vocab_size &&
+                      !std::isnan(top.logprob);
+             });
 }
 
 absl::Status BlockDriver::CheckPooled(const StepResult& result) const {

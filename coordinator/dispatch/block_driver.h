@@ -133,8 +133,13 @@ class BlockDriver {
 
   // The number of requests here, and of those admitted to a block.
   int64_t live() const { return static_cast<int64_t>(sequences_.size()); }
-  // The tokens of the prompts of requests here.
-  int64_t prompt_tokens() const { return prompt_tokens_; }
+  // The requests here and the tokens of their prompts, where a beam search has
+  // as many as it may come to.
+  struct Load {
+    int64_t requests = 0;
+    int64_t prompt_tokens = 0;
+  };
+  Load ExpectedLoad() const;
   int64_t running() const { return scheduler_ ? scheduler_->running() : 0; }
   int64_t waiting() const { return live() - running(); }
   int64_t blocks_in_flight() const;
@@ -207,6 +212,7 @@ class BlockDriver {
   void EndBeams(BeamGroup& group, absl::Status status);
   StepPlan ToPlan(BlockId block, StepScheduler::StepDecision decision);
   absl::Status Check(const StepResult& result) const;
+  bool HasLikeliest(const SampledToken& token) const;
   absl::Status CheckPooled(const StepResult& result) const;
   // Checks and takes in the result's scores; sequences that end with them are
   // finished.
@@ -232,7 +238,6 @@ class BlockDriver {
   PhaseRows rows_;
   Lengths lengths_;  // of all
   absl::flat_hash_map<JobId, Lengths> job_lengths_;
-  int64_t prompt_tokens_ = 0;
   // While a step is in flight: until when its time is counted, and that time
   // by busy_time().
   absl::Duration counted_until_;

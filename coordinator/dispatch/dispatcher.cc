@@ -508,8 +508,9 @@ Dispatcher::Lane& Dispatcher::LaneFor(const Request& request) {
 }
 
 int64_t Dispatcher::Wanted(const Lane& lane) const {
-  const bool more = options_.order == Order::kLongest &&
-                    lane.driver.prompt_tokens() < options_.max_window_tokens;
+  const bool more =
+      options_.order == Order::kLongest &&
+      lane.driver.ExpectedLoad().prompt_tokens < options_.max_window_tokens;
   return more ? std::max<int64_t>(lane.window, options_.max_window)
               : lane.window;
 }
@@ -528,7 +529,7 @@ void Dispatcher::FetchMore() {
       continue;
     }
     const int64_t wanted = Wanted(lane);
-    const int64_t own = wanted - lane.driver.live();
+    const int64_t own = wanted - lane.driver.ExpectedLoad().requests;
     if (own < std::max<int64_t>(1, lane.window / 8)) continue;
     const double of_window =
         static_cast<double>(own) / static_cast<double>(wanted);

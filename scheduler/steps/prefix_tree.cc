@@ -299,14 +299,13 @@ bool PrefixTree::Evict(SequenceId spare, bool wanted) {
 
 void PrefixTree::EvictAll() {
   assert(sequences_.empty());
-  while (!kept_.empty()) {
-    // The lowest ones first, for what lies above them is pruned with them.
-    GiveUp(std::max_element(kept_.begin(), kept_.end(),
-                            [](const auto& a, const auto& b) {
-                              return a.second->end < b.second->end;
-                            })
-               ->second);
-  }
+  // The lowest ones first, for what lies above them is pruned with them.
+  std::vector<Node*> lowest_first;
+  for (const auto& [id, node] : kept_) lowest_first.push_back(node);
+  std::stable_sort(
+      lowest_first.begin(), lowest_first.end(),
+      [](const Node* a, const Node* b) { return a->end > b->end; });
+  for (Node* const node : lowest_first) GiveUp(node);
 }
 
 std::vector<KeptPrefix> PrefixTree::TakeKeeps() {

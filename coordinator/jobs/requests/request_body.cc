@@ -57,7 +57,7 @@ constexpr Range kRepetitionPenalties = {
 constexpr Range kAlterationPenalties = {
     -kMaxAlterationPenalty, kMaxAlterationPenalty, "a number from -2 to 2"};
 constexpr Range kLengthPenalties = {-kMaxLengthPenalty, kMaxLengthPenalty,
-                                    "a number from -100 to 100"};
+                                    "a number from -10 to 10"};
 constexpr Range kBiases = {-kMaxLogitBias, kMaxLogitBias,
                            "an object of numbers from -100 to 100"};
 
@@ -154,7 +154,11 @@ class BodyReader {
   template <auto kMember>
   bool Choices(const json& v);
   bool LengthPenalty(const json& v) {
-    return Number(v, kLengthPenalties, &beams_.length_penalty);
+    float ignored = 0;
+    if (!Number(v, kLengthPenalties, &ignored)) return false;
+    // Lengths are raised to it in double precision, as in transformers.
+    v.get_to(beams_.length_penalty);
+    return true;
   }
   bool Stopping(const json& v);
   bool SetChoices();

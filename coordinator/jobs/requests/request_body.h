@@ -21,7 +21,7 @@ inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopBytes = 1024;
 inline constexpr size_t kMaxStopTokens = 256;
 inline constexpr int32_t kMaxChoices = 128;
-inline constexpr double kMaxLengthPenalty = 100;  // +-
+inline constexpr double kMaxLengthPenalty = 10;  // +-
 
 // The body of a request, each field checked by itself; absent ones are empty.
 struct RequestBody {

@@ -159,7 +159,7 @@ absl::Status DecodeRequestParams(absl::string_view text, Request* request) {
       if (stopping < 0 || stopping > static_cast<int>(EarlyStopping::kNever)) {
         return absl::DataLossError("unknown beams in stored parameters");
       }
-      request->beams = {it->at(0).get<float>(),
+      request->beams = {it->at(0).get<double>(),
                         static_cast<EarlyStopping>(stopping)};
     }
     for (const json& entry : params.value("parts", json::array())) {

@@ -129,7 +129,7 @@ TEST(BeamSearchTest, AnswersAreThoseOfTransformers) {
     options.max_tokens = 1 + static_cast<int32_t>(random() % 14);
     options.params.early_stopping = static_cast<EarlyStopping>(random() % 3);
     options.params.length_penalty =
-        std::vector<float>{1, 0, 2, -1, 0.5, 5}[random() % 6];
+        std::vector<double>{1, 0, 2, -1, 0.6, 5}[random() % 6];
     for (uint32_t n = random() % 6; n > 0; --n) {
       options.ends.insert(static_cast<int32_t>(random() % kVocab));
     }

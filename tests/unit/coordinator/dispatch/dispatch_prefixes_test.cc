@@ -147,7 +147,7 @@ void RunRequests(int64_t count, Order order) {
   }
   EXPECT_EQ(ended, count);
   EXPECT_EQ(driver.live(), 0);
-  EXPECT_EQ(driver.prompt_tokens(), 0);
+  EXPECT_EQ(driver.ExpectedLoad().prompt_tokens, 0);
   EXPECT_TRUE(stage.empty());
   EXPECT_LE(stage.most(), kPages);
   EXPECT_GT(stage.kept(), count / 100);

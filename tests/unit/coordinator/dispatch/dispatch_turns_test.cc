@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/dispatch/block_driver.h"
 #include "tests/unit/coordinator/dispatch/dispatch_testing.h"
 
@@ -70,6 +72,66 @@ TEST_F(DispatchTurnsTest, APromptCountsOnceForAllItsCandidates) {
   EXPECT_EQ(job.prompt_tokens, prompt);
   EXPECT_EQ(stats.tokens, 6);
   EXPECT_EQ(job.new_tokens, 6);
+}
+
+Request MakeBeams(int64_t job, absl::string_view prompt, int32_t width) {
+  Request request = MakeRequest(job, 0, prompt, 3);
+  request.candidates = request.choices = request.num_parts = width;
+  request.beams = BeamParams();
+  return request;
+}
+
+TEST_F(DispatchTurnsTest, ASearchThatHasNotBegunWaitsForItsTurn) {
+  Start({.gbs = 1, .max_step_tokens = 32});
+  const Request first = MakeRequest(1, 0, "a long prompt", 2);
+  driver_.Add(first);
+  driver_.Add(MakeBeams(2, "short", 2));
+  const std::vector<StepPlan> plans = driver_.TakePlans();
+  ASSERT_THAT(plans, SizeIs(1));
+  ASSERT_THAT(plans[0].admit, SizeIs(1));
+  EXPECT_EQ(plans[0].admit[0].prompt_tokens, std::ssize(first.prompt));
+}
+
+TEST_F(DispatchTurnsTest, ASearchCountsForAllItsBeams) {
+  const Request search = MakeBeams(1, "prompt", 5);
+  driver_.Add(search);
+  driver_.Add(MakeRequest(2, 0, "other", 2));
+  const int64_t other = std::ssize(MakeRequest(2, 0, "other", 2).prompt);
+  EXPECT_EQ(driver_.ExpectedLoad().requests, 6);
+  EXPECT_EQ(driver_.ExpectedLoad().prompt_tokens,
+            5 * std::ssize(search.prompt) + other);
+}
+
+// A search goes on with the likeliest tokens that the last stage tells.
+TEST_F(DispatchTurnsTest, LikeliestTokensAreOnesThatThereAre) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  const int32_t vocab = FakeTokenizer::kAsciiVocab;
+  const std::vector<TokenLogprob> many(4, {65, -1});
+  for (const std::vector<TokenLogprob>& top :
+       {std::vector<TokenLogprob>{{vocab, -1}},
+        {{-1, -1}},
+        {{65, kNone}},
+        many}) {
+    BlockDriver driver({.tokenizer = &tokenizer_,
+                        .vocab_size = vocab,
+                        .eos_tokens = {FakeTokenizer::kAsciiEos},
+                        .clock = &clock_});
+    ASSERT_TRUE(driver
+                    .StartEpoch(PlanEpoch(1), {.gbs = 4,
+                                               .max_step_tokens = 32,
+                                               .kv_pages = 1000,
+                                               .page_tokens = 8})
+                    .ok());
+    driver.Add(MakeBeams(1, "prompt", 2));
+    const std::vector<StepPlan> plans = driver.TakePlans();
+    ASSERT_THAT(plans, SizeIs(1));
+    StepResult wrong = Answer(plans[0], 65);
+    wrong.tokens.at(0).top = top;
+    EXPECT_EQ(driver.OnResult(wrong).code(), absl::StatusCode::kInternal);
+    StepResult right = Answer(plans[0], 65);
+    right.tokens.at(0).top = {{65, -1}, {66, -2}, {67, -3}};
+    EXPECT_TRUE(driver.OnResult(right).ok());
+  }
 }
 
 // Of two jobs, the one whose answers end early is expected to go on doing so;

@@ -97,13 +97,13 @@ TEST(RequestCodecTest, ChoicesRoundTrip) {
 TEST(RequestCodecTest, BeamsRoundTrip) {
   Request request;
   request.choices = request.candidates = 2;
-  request.beams = {-0.3F, EarlyStopping::kNever};
+  request.beams = {-0.3, EarlyStopping::kNever};
   request.parts = {{4, 1, 5}, {0, 1, 6}};
   const std::string text = EncodeRequestParams(request);
   Request back;
   ASSERT_TRUE(DecodeRequestParams(text, &back).ok());
   ASSERT_TRUE(back.beams.has_value());
-  EXPECT_EQ(back.beams->length_penalty, -0.3F);
+  EXPECT_EQ(back.beams->length_penalty, -0.3);
   EXPECT_EQ(back.beams->early_stopping, EarlyStopping::kNever);
   request.beams->early_stopping = static_cast<EarlyStopping>(3);
   EXPECT_TRUE(absl::IsDataLoss(

@@ -485,7 +485,7 @@ TEST_F(RequestParserTest, EveryBadLineSaysWhatIsWrong) {
       {Completion(R"("early_stopping":"always","use_beam_search":true)"),
        "invalid_request", "early_stopping", "true, false or \"never\""},
       {Completion(R"("length_penalty":1e9,"use_beam_search":true)"),
-       "invalid_request", "length_penalty", "a number from -100 to 100"},
+       "invalid_request", "length_penalty", "a number from -10 to 10"},
       {Completion(R"("beam_width":4)"), "unsupported", "beam_width",
        "as many beams as \"n\""},
       {Completion(R"("num_beams":4)"), "unsupported", "num_beams",
