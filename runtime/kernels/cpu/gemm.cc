@@ -30,7 +30,7 @@ constexpr int32_t kWidenedInputs = 128;
 constexpr int32_t kMinWidenedRows = 8;
 
 // Grows when the bytes that Pack writes change.
-constexpr int kFormatVersion = 3;
+constexpr int kFormatVersion = 4;
 
 // Takes away what a tile has between rows of `cols` floats.
 void CloseRows(int32_t rows, int32_t cols, int32_t stride, float* tile) {
@@ -273,6 +273,8 @@ absl::StatusOr<GemmEngine::PanelShapes> GemmEngine::ShapesOf(
 }
 
 absl::Status GemmEngine::Prepare(MatrixLayout* w) {
+  // What is tried here has to be summed as later calls sum.
+  OneOpenMpThread guard;
   uint64_t hash = 0xcbf29ce484222325u;
   const int last = w->num_panels() - 1;
   for (const int panel : {0, last}) {

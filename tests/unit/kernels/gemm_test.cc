@@ -164,8 +164,9 @@ class GemmTest : public testing::TestWithParam<Param> {
 
 class QuantizedGemmTest : public GemmTest {};
 
-constexpr Shape kShapes[] = {{1, 1},    {3, 5},     {37, 45},  {128, 64},
-                             {129, 20}, {300, 100}, {768, 96}, {200, 1030}};
+constexpr Shape kShapes[] = {{1, 1},    {3, 5},      {37, 45},
+                             {128, 64}, {129, 20},   {300, 100},
+                             {768, 96}, {200, 1030}, {128, 2048}};
 
 #define SKIP_IF_UNIMPLEMENTED(status)                  \
   if (absl::IsUnimplemented(status)) {                 \
