@@ -6,7 +6,7 @@
                       [--disk-dir DIR] [--bin build/release/bin] [--label NAME]
 
 make_mixture.py makes the file. Each round runs `sluice run` and then llama-batched-bench under
-mmap, on the same file and in a cgroup of the same memory (v1 or v2; needs root; page cache
+mmap (without copies of weights in other orders, for which there is no memory), on the same file and in a cgroup of the same memory (v1 or v2; needs root; page cache
 counts), with so many sequences each. A first run of Sluice, which is not counted, makes the
 images. Prints medians and spread, and adds the case to tests/bench/results/mixtures.json:
 decoded tokens/s; what was read from the disk, by the rate that the disk gives a run which waits
@@ -60,7 +60,7 @@ def llama(args, sequences):
                 [os.path.join(args.llama_cpp, "llama-batched-bench"), "-m", args.file, "-c",
                  str(max(256, sequences * (prompt + new))), "-b", "512", "-ub", "512",
                  "-npp", str(prompt), "-ntg", str(new), "-npl", str(sequences), "-t",
-                 str(os.cpu_count()), "--output-format", "jsonl"],
+                 str(os.cpu_count()), "--no-repack", "--output-format", "jsonl"],
                 capture_output=True, text=True, preexec_fn=group.enter, timeout=PEER_SECONDS)
         except subprocess.TimeoutExpired:
             return None
