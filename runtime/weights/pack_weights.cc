@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -136,9 +135,14 @@ class WindowPacker {
   }
   // Has Find look for tensors of an expert. What is no expert's comes first.
   void TurnTo(int expert) {
-    const auto [begin, end] = std::ranges::equal_range(
-        tensors_, expert, std::less<>(), &TensorRef::expert);
-    at_hand_ = {begin, end};
+    const auto begin = std::find_if(
+        tensors_.begin(), tensors_.end(),
+        [&](const TensorRef& tensor) { return tensor.expert == expert; });
+    const auto end = std::find_if(
+        begin, tensors_.end(),
+        [&](const auto& tensor) { return tensor.expert != expert; });
+    at_hand_ =
+        std::span(tensors_).subspan(begin - tensors_.begin(), end - begin);
   }
   absl::Status PackMatrix(const MatrixLayout& layout,
                           const std::vector<PanelRows>& panels);
