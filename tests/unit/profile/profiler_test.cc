@@ -33,7 +33,7 @@ bool IsEmptyDir(const std::string& dir) {
 ProfilerOptions Small() {
   ProfilerOptions options;
   options.threads = 2;
-  options.host_memory_bytes = 96 << 20;
+  options.host_memory_bytes = 128 << 20;
   options.seconds = 0.01;
   return options;
 }
